@@ -24,7 +24,7 @@ def posted(**fields: object) -> AcceptedEvent:
 
 def offered(**fields: object) -> AcceptedEvent:
     body = json.dumps({"topic": "widgets", "type": "a.b-c_D", **fields}).encode()
-    return accept(parse_offered(body), id_="id-1", now_ms=42, limits=LIMITS)
+    return accept(parse_offered(body, LIMITS), id_="id-1", now_ms=42, limits=LIMITS)
 
 
 def test_a_message_has_the_contract_s_keys_first_and_in_order():
@@ -162,7 +162,7 @@ def test_data_may_not_nest_deeper_than_the_limit_and_brackets_in_strings_do_not_
 
 def test_line_breaks_between_tokens_are_removed_because_an_event_is_one_line():
     body = b'{"topic":"widgets","type":"x","data":{\r\n "a": "b\\nc",\n "d": [1,\n2]}}'
-    event = accept(parse_offered(body), id_="i", now_ms=1, limits=LIMITS)
+    event = accept(parse_offered(body, LIMITS), id_="i", now_ms=1, limits=LIMITS)
 
     assert b"\n" not in encode(event)
     assert json.loads(encode(event))["data"] == {"a": "b\nc", "d": [1, 2]}
@@ -193,7 +193,7 @@ def test_data_arrives_as_it_was_sent(data: object):
 def test_whatever_is_sent_as_an_event_is_parsed_or_refused(body: bytes):
     try:
         schema.check_text(body)
-        event = accept(parse_offered(body), id_="i", now_ms=1, limits=LIMITS)
+        event = accept(parse_offered(body, LIMITS), id_="i", now_ms=1, limits=LIMITS)
     except Refused:
         return
 

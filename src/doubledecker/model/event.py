@@ -112,12 +112,24 @@ ID_LENGTH_MAX = 128
 EVENT_ID = re.compile(rf"[\x21-\x7e]{{1,{ID_LENGTH_MAX}}}")
 
 
+# Of all other fields and the blanks between them.
+_BESIDE_DATA_BYTES_MAX = 65_536
+
+
 @dataclass(frozen=True)
 class EventLimits:
     """How large a single event may be."""
 
     data_bytes_max: int = 65_536
     depth_max: int = 64  # what generated JSON rarely reaches; every receiver has to parse it
+
+    @property
+    def event_bytes_max(self) -> int:
+        """Of an event as it is offered: no valid one has more, and so a larger one is not decoded.
+
+        Its data may be in base64, which takes a third more, and all other fields have a few thousand characters.
+        """
+        return 2 * self.data_bytes_max + _BESIDE_DATA_BYTES_MAX
 
 
 class EventKind(msgspec.Struct, frozen=True, gc=False):
@@ -255,8 +267,18 @@ def parse_posted(body: bytes, *, topic: str, id_: str, now_ms: int, limits: Even
     )
 
 
-def parse_offered(item: bytes | Raw) -> Offered:
-    """One item of `POST /events`, its fields not yet checked; raises BadRequest."""
+def check_size(item: bytes | Raw, limits: EventLimits) -> None:
+    """Raise TooLarge when an event that is still encoded cannot be a valid one."""
+    if len(item) > limits.event_bytes_max:
+        raise TooLarge(
+            f"an event of {len(item)} bytes; at most {limits.event_bytes_max} are allowed, and its data may have "
+            f"{limits.data_bytes_max}"
+        )
+
+
+def parse_offered(item: bytes | Raw, limits: EventLimits) -> Offered:
+    """One item of `POST /events`, its fields not yet checked; raises BadRequest or TooLarge."""
+    check_size(item, limits)
     return schema.decode(_OFFERED, item, what="an event")
 
 

@@ -20,7 +20,9 @@ _T = TypeVar("_T")
 
 # What is wrong may be quoted in the error, such as a key of megabytes.
 _SAID_LENGTH_MAX = 300
-_TRUNCATED = "truncated"
+# What msgspec says of a text that ends too soon, and of one with half a surrogate pair.
+_ENDS = re.compile("truncated|end of hex escape")
+_PAIR_BYTES = len(rb"\ud83d\ude00")
 # The first of two escapes that are one character, without the second.
 _HALF_PAIR = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u)")
 
@@ -34,8 +36,7 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | Raw, *, what: str)
     except (msgspec.DecodeError, RecursionError) as error:
         if not bytes(body).strip():
             raise BadRequest(f"the body is empty; it must be {what}, as JSON") from error
-        # All that msgspec says of it is that the text was truncated.
-        if _TRUNCATED in str(error) and (half := _HALF_PAIR.search(bytes(body))):
+        if _ENDS.search(str(error)) and (half := _HALF_PAIR.search(bytes(body))):
             raise BadRequest(
                 f"not {what}: a string has {half[1].decode()}, which is half of a surrogate pair; send both halves, or "
                 "the character itself"
@@ -45,6 +46,12 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | Raw, *, what: str)
         # Its position is counted from the start of a string; the client knows only the body.
         check_text(bytes(body))
         raise BadRequest(f"not {what}: {error}") from error
+
+
+def is_truncated(error: Exception, text: bytes | memoryview) -> bool:
+    """Whether a text could not be decoded because it ends too soon."""
+    # A pair at its end may have been cut there.
+    return bool(_ENDS.search(str(error))) and not _HALF_PAIR.search(text[: len(text) - _PAIR_BYTES])
 
 
 # How msgspec's errors read: what is wrong, and where.

@@ -8,7 +8,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import cast
 from urllib.parse import parse_qs
 
@@ -32,6 +31,7 @@ from doubledecker.store.partitions import Partitions
 from doubledecker.store.quotas import claim_key, forget_key, update_key
 from doubledecker.web import body as bodies
 from doubledecker.web import cloud_events, problem
+from doubledecker.web.arrays import BEGIN, PIECE_BYTES, Arrays, Item
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.cloud_events import CloudEvents, Mode
@@ -47,19 +47,12 @@ NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 # Other requests get their turn after so many events, or bytes of events: half a millisecond, or some ten if all of
 # them are refused.
 _PARSED_AT_ONCE = 200
-_PARSED_BYTES_AT_ONCE = 65_536
+_PARSED_BYTES_AT_ONCE = PIECE_BYTES
 # Every other line may be empty.
 _LINES_AN_EVENT_MAX = 2
-# An array of events has fewer commas than one in so many bytes, unless there is little in them but numbers.
-_COMMA_BYTES_MIN = 16
-_NO_ITEM = Raw(b"")
 _NO_CONTENT = Response(status_code=204)
 # curl -d sends forms by default; what it holds is JSON all the same.
 _JSON = (b"", b"application/json", b"text/json", b"application/x-www-form-urlencoded")
-
-
-# An event of a body: decoded, or still encoded.
-_Item = Offered | bytes | Raw
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,7 @@ class Publishing:
         self._pacer = pacer
         self._publisher = publisher
         self._rules = rules
-        self._arrays = _Arrays(rules.events_max)
+        self._arrays = Arrays(rules.events_max, rules.event.event_bytes_max)
         self._turns = Turns()
 
     async def post_topic(self, request: Request, caller: Caller) -> Response:
@@ -116,6 +109,7 @@ class Publishing:
         require_client(caller)
         topic = request.path_params["name"]
         body = await bodies.read(request.scope, request.receive, self._rules.body)
+        parsing.check_size(body, self._rules.event)
         schema.check_text(body)
         key = idempotency_key(request.scope)
         now_ms = clock.now_ms()
@@ -139,11 +133,7 @@ class Publishing:
         content_type = bodies.header(scope, b"content-type") or b""
         kind = content_type.partition(b";")[0].strip().lower()
         cloud = cloud_events.of_request(scope, content_type, kind)
-        if len(body) <= _PARSED_BYTES_AT_ONCE:
-            items, is_single = self._items(kind, body, cloud)
-        else:
-            async with self._turns.taken(caller.id):
-                items, is_single = self._items(kind, body, cloud)
+        items, is_single = await self._items(kind, body, cloud, caller)
         parsed = await self._parse(items, caller, key, cloud)
         if is_single and parsed.refused:
             raise parsed.refused[0]
@@ -195,35 +185,51 @@ class Publishing:
         if memory.is_new:
             await forget_key(self._partitions.home, token=caller.id, key=key)
 
-    def _items(self, kind: bytes, body: bytes, cloud: CloudEvents | None) -> tuple[Sequence[_Item], bool]:
+    async def _items(
+        self, kind: bytes, body: bytes, cloud: CloudEvents | None, caller: Caller
+    ) -> tuple[Sequence[Item], bool]:
         """The events of a body, and whether it was a single one."""
-        if cloud is not None and cloud.mode is Mode.BINARY:
-            return [body], True
-        schema.check_text(body)
-        items: Sequence[_Item]
-        if cloud is not None:
-            if cloud.mode is Mode.STRUCTURED:
-                return [body], True
-            items = self._arrays.decode_raw(body)
-        elif kind not in (*_JSON, *NDJSON):
+        if cloud is not None and cloud.mode is not Mode.BATCH:
+            return self._single(body, is_text=cloud.mode is Mode.STRUCTURED), True
+        if cloud is None and kind not in (*_JSON, *NDJSON):
             raise UnknownMedia(
                 f"the content type is {kind.decode('latin-1')[:80]!r}; send application/json, application/x-ndjson, "
                 "application/cloudevents+json or application/cloudevents-batch+json"
             )
-        elif kind in NDJSON:
-            items = _lines(body, lines_max=_LINES_AN_EVENT_MAX * self._rules.events_max)
-        elif body.lstrip()[:1] == b"[":
-            items = self._arrays.decode(body)
+        if cloud is None and kind in NDJSON:
+            schema.check_text(body)
+            items: Sequence[Item] = _lines(body, lines_max=_LINES_AN_EVENT_MAX * self._rules.events_max)
+        elif cloud is not None or BEGIN.match(body):
+            schema.check_text(body)
+            items = await self._array(body, caller, is_raw=cloud is not None)
         else:
-            return [body], True
+            return self._single(body), True
         if not items:
             raise BadRequest("there is no event in the body")
         if len(items) > self._rules.events_max:
             raise TooLarge(f"{len(items)} events; at most {self._rules.events_max} are allowed in one request")
         return items, False
 
+    def _single(self, body: bytes, *, is_text: bool = True) -> Sequence[Item]:
+        parsing.check_size(body, self._rules.event)
+        if is_text:
+            schema.check_text(body)
+        return [body]
+
+    async def _array(self, body: bytes, caller: Caller, *, is_raw: bool) -> Sequence[Item]:
+        """The items of an array; those of a large one in turns with other clients."""
+        pieces = self._arrays.pieces(body, is_raw=is_raw)
+        if len(body) <= PIECE_BYTES:
+            return next(pieces)
+        items, piece = list[Item](), None
+        while piece is None or piece:
+            async with self._turns.taken(caller.id):
+                piece = next(pieces, ())
+            items += piece
+        return items
+
     async def _parse(
-        self, items: Sequence[_Item], caller: Caller, key: str, cloud: CloudEvents | None = None
+        self, items: Sequence[Item], caller: Caller, key: str, cloud: CloudEvents | None = None
     ) -> _Parsed:
         parsed = _Parsed()
         now_ms = clock.now_ms()
@@ -241,15 +247,17 @@ class Publishing:
         return parsed
 
     async def _parse_cloud_events(
-        self, cloud: CloudEvents, items: Sequence[_Item], caller: Caller, now_ms: int, parsed: _Parsed
+        self, cloud: CloudEvents, items: Sequence[Item], caller: Caller, now_ms: int, parsed: _Parsed
     ) -> _Parsed:
         """Each brings its own id, so a repeat is known without a key."""
         pieces = _pieces(items)
         for piece in pieces:
             async with self._turns.taken(caller.id) if len(pieces) > 1 else contextlib.nullcontext():
                 for i in piece:
+                    item = cast("bytes | Raw", items[i])
                     try:
-                        offered = cloud.read(cast("bytes | Raw", items[i]))
+                        parsing.check_size(item, self._rules.event)
+                        offered = cloud.read(item)
                         drafted = cloud_event.draft(offered, now_ms=now_ms, limits=self._rules.event, index=i)
                     except Refused as refusal:
                         parsed.refused[i] = refusal.bare()
@@ -260,7 +268,7 @@ class Publishing:
     def _parse_piece(
         self,
         piece: range,
-        items: Sequence[_Item],
+        items: Sequence[Item],
         ids: Iterator[str],
         now_ms: int,
         parsed: _Parsed,
@@ -271,7 +279,7 @@ class Publishing:
         for i, id_ in zip(piece, ids, strict=False):
             item = items[i]
             try:
-                offered = item if isinstance(item, Offered) else parsing.parse_offered(item)
+                offered = item if isinstance(item, Offered) else parsing.parse_offered(item, limits)
                 event = parsing.accept(offered, id_=id_, now_ms=now_ms, limits=limits)
             except Refused as refusal:
                 parsed.refused[i] = refusal.bare()
@@ -280,44 +288,7 @@ class Publishing:
                 parsed.drafts.append(parsing.draft(event, is_id_given=is_id_given, index=i))
 
 
-class _Arrays:
-    """Decodes JSON arrays of at most so many items.
-
-    Most are decoded at once. Where an item is wrong all are left encoded, and the caller decodes each for itself.
-
-    A list of millions of tiny items is built whole before anyone can count it. An array that may have so many, by its
-    commas, is decoded as a struct with a field for each item that is allowed and one more: the rest is skipped.
-    """
-
-    def __init__(self, items_max: int) -> None:
-        self._items_max = items_max
-        self._list = msgspec.json.Decoder(list[Raw])
-        self._events = msgspec.json.Decoder(list[Offered])
-
-    def decode(self, body: bytes) -> Sequence[_Item]:
-        """The items; raises BadRequest or TooLarge."""
-        if body.count(b",") < self._items_max:
-            with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                return self._events.decode(body)
-        return self.decode_raw(body)
-
-    def decode_raw(self, body: bytes) -> Sequence[Raw]:
-        """The items, each still encoded; raises BadRequest or TooLarge."""
-        commas = body.count(b",")
-        if commas < self._items_max or commas * _COMMA_BYTES_MIN < len(body):
-            return schema.decode(self._list, body, what="a JSON array")
-        items: tuple[Raw, ...] = msgspec.structs.astuple(schema.decode(self._struct, body, what="a JSON array"))
-        if items[-1] is not _NO_ITEM:
-            raise TooLarge(f"more than {self._items_max} events; so many are allowed in one request")
-        return [item for item in items if item is not _NO_ITEM]
-
-    @cached_property
-    def _struct(self) -> "msgspec.json.Decoder[msgspec.Struct]":
-        fields = [(f"item_{i}", Raw, _NO_ITEM) for i in range(self._items_max + 1)]
-        return msgspec.json.Decoder(msgspec.defstruct("Items", fields, array_like=True))
-
-
-def _pieces(items: Sequence[_Item]) -> list[range]:
+def _pieces(items: Sequence[Item]) -> list[range]:
     """The indexes of the items, cut where other requests get their turn."""
     pieces, start, size = list[range](), 0, 0
     for i, item in enumerate(items):
