@@ -116,8 +116,8 @@ async def test_letters_that_are_named_are_looked_at_some_at_a_time(plain: Partit
     assert (found, most) == (ids[1:400:2], 100)
 
 
-async def test_what_is_redriven_while_it_is_dropped_is_either(plain: Partitions):
-    """In any order: each letter is dropped or redriven, and none is both."""
+async def test_what_is_purged_while_it_is_dropped_is_either(plain: Partitions):
+    """In any order: each letter is dropped or purged, and none is both."""
     await add(plain, 200)
     ids = [a_letter(n).id for n in range(200)]
 

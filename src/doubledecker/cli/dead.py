@@ -91,14 +91,15 @@ def list_(
     which = _given(chosen)
     with _letters(bus, data, secret, receiver) as letters:
         each = letters.each(page=_PAGE if event else min(limit, _PAGE), event=event, **which)
-        found = list(itertools.islice(each, limit))
         if as_json:
-            for letter in found:
+            for letter in itertools.islice(each, limit):
                 click.echo(words.printable_json(msgspec.json.encode(letter)))
             return
+        found = list(itertools.islice(each, limit))
         titles = ["id", "event", "topic", "tenant", "reason", "status", "attempts", "redriven", "died", "why"]
         words.show(titles, [_row(letter) for letter in found])
-        count = letters.count(**which)
+        # Events are no index: how many letters there are of one is known when all have been read.
+        count = len(found) if event else letters.count(**which)
     if len(found) < count or not found:
         click.echo(f"{len(found)} of {words.many(count, 'dead letter')}", err=True)
 
@@ -116,56 +117,38 @@ def show(id_: str, receiver: str | None, bus: str | None, data: Path | None, sec
         click.echo(words.printable_json(msgspec.json.format(msgspec.json.encode(letters.show(id_)), indent=2)))
 
 
-@dead.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
-@options.receiver
-@_filters
-@_rate
-@options.is_sure
-@options.as_caller
-def redrive(
-    ids: tuple[str, ...],
-    receiver: str | None,
-    rate: float | None,
-    bus: str | None,
-    data: Path | None,
-    secret: str | None,
-    *,
-    yes: bool,
-    **chosen: str | int | None,
-) -> None:
-    """Have dead letters delivered again.
+def _acting(action: Literal["redrive", "purge"], text: str) -> click.Command:
+    """Make the command that does this to dead letters."""
 
-    They are those with these IDs, or all that are chosen, and get new attempts.
-    """
-    with _letters(bus, data, secret, receiver) as letters:
-        _settle(letters, "redrive", ids, _given(chosen), rate=rate, is_sure=yes)
+    @dead.command(action, help=text)
+    @click.argument("ids", nargs=-1, metavar="[ID...]")
+    @options.receiver
+    @_filters
+    @_rate
+    @options.is_sure
+    @options.as_caller
+    def act(
+        ids: tuple[str, ...],
+        receiver: str | None,
+        rate: float | None,
+        bus: str | None,
+        data: Path | None,
+        secret: str | None,
+        *,
+        yes: bool,
+        **chosen: str | int | None,
+    ) -> None:
+        with _letters(bus, data, secret, receiver) as letters:
+            _act(letters, action, ids, _given(chosen), rate=rate, is_sure=yes)
+
+    return act
 
 
-@dead.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
-@options.receiver
-@_filters
-@_rate
-@options.is_sure
-@options.as_caller
-def purge(
-    ids: tuple[str, ...],
-    receiver: str | None,
-    rate: float | None,
-    bus: str | None,
-    data: Path | None,
-    secret: str | None,
-    *,
-    yes: bool,
-    **chosen: str | int | None,
-) -> None:
-    """Destroy dead letters.
-
-    They are those with these IDs, or all that are chosen.
-    """
-    with _letters(bus, data, secret, receiver) as letters:
-        _settle(letters, "purge", ids, _given(chosen), rate=rate, is_sure=yes)
+redrive = _acting(
+    "redrive",
+    "Have dead letters delivered again.\n\nThey are those with these IDs, or all chosen ones, and get new attempts.",
+)
+purge = _acting("purge", "Destroy dead letters.\n\nThey are those with these IDs, or all that are chosen.")
 
 
 @dead.command()
@@ -188,7 +171,7 @@ def jobs(
     words.show(["id", "action", "state", "done"], rows)
 
 
-def _settle(
+def _act(
     letters: "SyncDeadLetters",
     action: Literal["redrive", "purge"],
     ids: tuple[str, ...],
@@ -203,7 +186,8 @@ def _settle(
     meant = letters.meant(ids or None, **chosen)
     count = meant.count
     if ids and not count:
-        raise NotFound(f"no dead letter {' or '.join(map(repr, ids))}; `doubledecker dead list` shows them")
+        which = " of those that are chosen" if chosen else ""
+        raise NotFound(f"no dead letter {' or '.join(map(repr, ids))}{which}; `doubledecker dead list` shows them")
     if not count:
         click.echo("There are no such dead letters", err=True)
         return
@@ -216,9 +200,9 @@ def _settle(
     if rate:
         _follow(letters, letters.begin(action, rate_per_s=rate, **chosen))
         return
-    settle, done = (letters.redrive, "Redriven") if action == "redrive" else (letters.purge, "Purged")
+    act, done = (letters.redrive, "Redriven") if action == "redrive" else (letters.purge, "Purged")
     gone = f"; {len(set(ids)) - count:,} not found" if len(set(ids)) > count else ""
-    click.echo(f"{done}: {settle(ids or None, **chosen):,}{gone}", err=True)
+    click.echo(f"{done}: {act(ids or None, **chosen):,}{gone}", err=True)
 
 
 def _follow(letters: "SyncDeadLetters", job: "LetterJobView") -> None:

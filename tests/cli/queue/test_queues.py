@@ -168,7 +168,7 @@ def test_dead_letters_are_listed_by_their_event(bus: Up, jobs: str):
     assert titles[:3] == ["id", "event", "topic"]
     assert of_event.stdout.splitlines()[1:] == ["\t".join(second)]
     assert first[1] != second[1]
-    assert none.stderr == "0 of 2 dead letters\n"
+    assert none.stderr == "0 of 0 dead letters\n"
 
 
 def test_dead_letters_that_are_not_there_are_an_error(bus: Up, jobs: str):
