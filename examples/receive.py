@@ -62,7 +62,7 @@ def ask(path: str, body: object) -> bytes:
 server = HTTPServer(("127.0.0.1", 0), Callback)
 # A batch has at most 50 events, and waits for more of them for 200 ms.
 callback = f"http://127.0.0.1:{server.server_port}/"
-ask("/subscription", {"topics": ["orders"], "callback": callback, "timeout": 200, "max": 50})
+ask("/subscription", {"topics": ["orders"], "callback": callback, "timeout": 200, "max": 50, "format": "json"})
 # A new secret at each start. A receiver of several processes keeps one instead, in its settings.
 secret = json.loads(ask("/subscriber/rotate-secret", {"overlap_s": 0}))["secret"]
 key = base64.b64decode(secret.removeprefix("whsec_"))

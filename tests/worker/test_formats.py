@@ -10,6 +10,7 @@ from cloudevents.core.v1.event import CloudEvent
 from cloud_receiver import BATCH, BINARY, ROUTEMASTER, CloudReceiver
 from conftest import Topology
 from harness import TestBus, a_bus
+from receiver import Receiver
 from web.asking import ask
 from web.test_cloud_events import TRACE, an_event, send
 
@@ -93,6 +94,20 @@ async def test_an_event_of_the_bus_is_a_cloudevent_with_its_fields_as_attributes
         }
         assert came.get_data() == {"n": 1}
     assert {got.headers["traceparent"] for got in receiver.taken} == {TRACE}
+
+
+@pytest.mark.parametrize("kind", ["subscriber", "queue"])
+async def test_json_is_what_was_accepted_and_what_a_callback_of_a_queue_gets_unless_it_asks(one: Topology, kind: str):
+    async with Receiver() as receiver, a_bus(one) as bus:
+        if kind == "queue":
+            body = {"pattern": ".*:orders:.*", "callback": receiver.url, "timeout": 0}
+            assert (await ask(bus, "PUT", "/queues/pushed", json=body)).status == 201
+        else:
+            await bus.subscribe(await bus.token("s"), receiver.url, "orders", timeout=0, format="json")
+        await bus.publish(await bus.token("shop"), [plain(1, timestamp=7)])
+        await receiver.until_events(1)
+
+    assert receiver.events == [{**plain(1), "t": 7}]
 
 
 async def test_bytes_of_an_unknown_type_are_said_to_be_bytes(one: Topology):
@@ -275,7 +290,7 @@ async def test_binary_needs_a_max_of_one_and_other_formats_are_refused(one: Topo
     for each, most in ((many, 100), (again, 5), (more, 5), (queued, 100)):
         told = f"format is cloudevents-binary, which carries one event a request, and max is {most}; set max to 1"
         assert each.detail == told
-    assert other.detail == "format is 'xml'; it must be routemaster or cloudevents-batch or cloudevents-binary"
+    assert other.detail == "format is 'xml'; it must be routemaster or json or cloudevents-batch or cloudevents-binary"
     assert "headers has 'CE-Id', which the bus sets itself" in named.detail
     assert (row["format"], row["max_events"]) == (BINARY, 1)
 

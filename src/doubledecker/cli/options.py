@@ -79,7 +79,7 @@ headers = click.option(
 receiver_format = click.option(
     "--format",
     "format",
-    type=click.Choice(["routemaster", "cloudevents-batch", "cloudevents-binary"]),
+    type=click.Choice(["routemaster", "json", "cloudevents-batch", "cloudevents-binary"]),
     help="How events are posted; cloudevents-binary needs --max 1",
 )
 

@@ -19,7 +19,7 @@ _MS = 1000
 
 
 # How events are posted; docs/cloudevents.md has what each is. Binary needs a `max` of 1.
-ReceiverFormat = Literal["routemaster", "cloudevents-batch", "cloudevents-binary"]
+ReceiverFormat = Literal["routemaster", "json", "cloudevents-batch", "cloudevents-binary"]
 
 
 class QueueOptions(TypedDict, total=False):

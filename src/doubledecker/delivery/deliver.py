@@ -43,6 +43,7 @@ class _Identified(msgspec.Struct, gc=False):
     """The only part of a stored event that a delivery looks at."""
 
     id: str = ""
+    url: str = ""
 
 
 class _Topical(msgspec.Struct, gc=False):
@@ -197,10 +198,12 @@ class Deliverer:
     async def attempt(self, load: DeliveryLoad) -> Attempted:
         """Post a load, and decide its settlement; raises OutOfDescriptors when nobody could be called."""
         body, dialled_at = load.body, clock.now_ms()
+        events = _IDENTIFIED.decode(body)
         try:
             message = load.message_id if load.receiver.signing else ""
             more = headers.traced(load.headers, load.parts[0], body)
-            request = await formats.formatted(load.receiver.format, body, load.parts)
+            have_urls = all(each.url for each in events)
+            request = await formats.formatted(load.receiver.format, body, load.parts, have_urls=have_urls)
             outcome = await self._dialer.attempt(load.receiver, request, more, message)
         except OutOfDescriptors as error:
             if dialled_at - self._out_at >= _OUT_LOGGED_MS:
@@ -209,7 +212,7 @@ class Deliverer:
             raise
         if outcome.is_gone:
             await self._disable(load.receiver, outcome)
-        ids = [each.id for each in _IDENTIFIED.decode(body)]
+        ids = [each.id for each in events]
         failed = failed_ids(outcome.answer).intersection(ids) if outcome.is_delivered and outcome.answer else _NONE
         settlement = self._settlement(load, outcome, len(failed))
         return Attempted(load, ids, dialled_at, outcome, settlement, failed, len(request.body))

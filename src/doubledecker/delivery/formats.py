@@ -17,6 +17,7 @@ from msgspec import UNSET
 from doubledecker.model import cloud_event
 from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.subscriber import BINARY, ROUTEMASTER
+from doubledecker.model.subscriber import JSON as AS_STORED
 
 JSON, BATCH = "application/json", "application/cloudevents-batch+json"
 NOWHERE = "https://doubledecker.invalid"
@@ -25,15 +26,6 @@ _LOOP_BYTES_MAX = 262_144
 
 _decode = msgspec.json.Decoder(AcceptedEvent).decode
 _SOURCED = msgspec.json.Decoder(dict[str, bool | int | str])
-
-
-class _Located(msgspec.Struct, gc=False):
-    """Whether a stored event has a URL."""
-
-    url: str = ""
-
-
-_LOCATED = msgspec.json.Decoder(list[_Located])
 
 
 @dataclass(frozen=True)
@@ -45,9 +37,9 @@ class FormattedRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-async def formatted(name: str, stored: bytes, parts: Sequence[bytes]) -> FormattedRequest:
+async def formatted(name: str, stored: bytes, parts: Sequence[bytes], *, have_urls: bool) -> FormattedRequest:
     """Events in this format; they are lines in `parts`, and in `stored` an array."""
-    if name == ROUTEMASTER and all(each.url for each in _LOCATED.decode(stored)):
+    if name == AS_STORED or (name == ROUTEMASTER and have_urls):
         return FormattedRequest(stored)
     lines = b"\n".join(parts).split(b"\n")
     if len(stored) > _LOOP_BYTES_MAX:

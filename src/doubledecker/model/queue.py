@@ -67,7 +67,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     disabled_at: int = 0
     disabled_why: str = ""
     signing: SigningKeys | None = None
-    format: str = subscribing.ROUTEMASTER
+    format: str = subscribing.JSON
     # Further clients whose events the queue may refuse; None in a record of version 0.1.0, which had no such list.
     refuse_clients: tuple[str, ...] | None = None
     # Which of the events that match it gets, in JSON; empty for all (model/event_filter.py).
@@ -221,7 +221,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
         retry=None if asked.retry is None else retries.policy(asked.retry),
         rate_per_s=asked.rate_per_s or 0.0,
         headers=own_headers.checked(asked.headers or {}),
-        format=asked.format or subscribing.ROUTEMASTER,
+        format=asked.format or subscribing.JSON,
         refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
         filter=subscribing.filter_text(asked.filter),
     )
@@ -237,7 +237,7 @@ def _check(asked: QueueWanted, *, is_root: bool) -> None:
     subscribing.check_receiver(asked)
     if isinstance(asked.retry, RetryWanted) and (asked.retry.attempts_max or asked.retry.age_max_s):
         raise BadRequest("retry of a queue has delays alone; its attempts_max says when a message is a dead letter")
-    subscribing.check_format(asked.format or subscribing.ROUTEMASTER, asked.max)
+    subscribing.check_format(asked.format or subscribing.JSON, asked.max)
 
 
 def _decoded(body: bytes) -> QueueWanted:

@@ -36,8 +36,9 @@ TOPICS_MAX = 10_000
 TIERS = ("live", "bulk")
 ON_DEAD = ("continue", "block")
 # How events are posted: as Routemaster does, or as CloudEvents in batch mode, or one by one in binary mode.
-ROUTEMASTER, BATCH, BINARY = "routemaster", "cloudevents-batch", "cloudevents-binary"
-FORMATS = (ROUTEMASTER, BATCH, BINARY)
+ROUTEMASTER, JSON = "routemaster", "json"
+BATCH, BINARY = "cloudevents-batch", "cloudevents-binary"
+FORMATS = (ROUTEMASTER, JSON, BATCH, BINARY)
 UUID_LENGTH_MAX = 255
 # Basic authentication cannot carry a colon in the user name.
 UUID = re.compile(rf"[\x21-\x39\x3b-\x7e]{{1,{UUID_LENGTH_MAX}}}")
@@ -161,7 +162,8 @@ Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipelin
 
 
 Format = Annotated[
-    str, one_of(FORMATS, "How events are posted: as Routemaster does, or as CloudEvents; binary needs a `max` of 1")
+    str,
+    one_of(FORMATS, "As Routemaster's drains take events, as they are, or as CloudEvents; binary needs a `max` of 1"),
 ]
 
 

@@ -74,7 +74,7 @@ class Trials:
             id=uid.event_id(now_ms),
         )
         line = event.encode(made)
-        request = await formats.formatted(receiver.format, b"[%b]" % line, [line])
+        request = await formats.formatted(receiver.format, b"[%b]" % line, [line], have_urls=False)
         async with self._place(client):
             try:
                 outcome = await self._dialer.attempt(receiver, request, message=made.id, kept_bytes=ANSWER_BYTES_KEPT)
