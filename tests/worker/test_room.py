@@ -6,10 +6,11 @@ from functools import partial
 import pytest
 
 from conftest import Topology
-from doubledecker.worker import deliver
-from doubledecker.worker.room import Room
-from harness import TestBus, a_bus, an_event
+from doubledecker.worker import deliver, push
+from doubledecker.worker.room import HeldBytes, Room
+from harness import ROOT_KEY, TestBus, a_bus, an_event
 from receiver import Receiver
+from web.asking import ask
 
 KIB = 1024
 
@@ -96,6 +97,50 @@ async def test_large_batches_of_a_slow_receiver_leave_room_to_others(one: Topolo
         slow._released.set()
         await slow.until_events(len(ids))
         assert sorted(slow.ids) == sorted(ids)
+
+
+async def test_a_client_with_enough_in_hand_pushes_messages_of_its_queues_one_by_one(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """Each of its calls had as many as they may, in as many calls at a time."""
+    monkeypatch.setattr(push, "HeldBytes", partial(HeldBytes, 1600 * KIB))
+    async with a_bus(one) as bus, Receiver(plan=lambda _: "hang") as slow, Receiver() as other:
+        for name, receiver in (("slow", slow), ("other", other)):
+            hook = {"pattern": f".*:{name}:.*", "callback": receiver.url, "timeout": 0, "max": 20, "concurrency": 6}
+            assert (await ask(bus, "PUT", f"/queues/{name}", await bus.token(name), json=hook)).status == 201
+        await ask(bus, "POST", "/queues/slow/pause", ROOT_KEY)
+        publisher = await bus.token("publisher")
+        ids = await _publish_large(bus, publisher, "slow")
+        await ask(bus, "POST", "/queues/slow/resume", ROOT_KEY)
+        await slow.until_attempts(6)
+        theirs = await _publish_large(bus, publisher, "other")
+        await other.until_events(len(theirs))
+
+        assert sorted(len(attempted) for attempted in slow.attempted) == [1] * 5 + [20]
+        slow.plan = lambda _: 200
+        slow._released.set()
+        await slow.until_events(len(ids))
+        assert sorted(slow.ids) == sorted(ids)
+
+
+def test_one_that_has_little_in_hand_takes_more_though_all_is_taken():
+    held = HeldBytes(bytes_max=8 * 2**20)
+    for client in "abcd":
+        held.add(client, 2**21)
+    held.add("e", 2**20 - 1)
+
+    assert [held.is_enough(client) for client in "aef"] == [True, False, False]
+    held.add("a", -(2**21))
+    held.add("e", 1)
+    assert [held.is_enough(client) for client in "ae"] == [False, False]
+
+
+async def _publish_large(bus: TestBus, publisher: str, topic: str) -> list[str]:
+    """Sixty large events."""
+    ids: list[str] = []
+    for _ in range(3):
+        ids += await bus.publish(publisher, [an_event(n, topic=topic, data="x" * 48 * KIB) for n in range(20)])
+    return ids
 
 
 async def _publish_batches(bus: TestBus, publisher: str, topic: str, count: int) -> list[str]:

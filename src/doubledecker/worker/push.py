@@ -31,6 +31,7 @@ from doubledecker.store.queues import LastAnswer, QueueMessage
 from doubledecker.store.receivers import Permit
 from doubledecker.worker.deliver import PROBE_SHARE
 from doubledecker.worker.journal_growth import JournalGrowth
+from doubledecker.worker.room import HeldBytes
 
 # Between two tries to settle while Redis is away.
 _PAUSE_S = 0.2
@@ -95,6 +96,7 @@ class Pusher:
     ) -> None:
         self.slots = CallSlots(slots)
         self.lease_ms = lease_ms
+        self.held = HeldBytes()
         self._partitions = partitions
         self._rings = rings
         self._deliverer = deliverer

@@ -5,7 +5,8 @@
    has to wait waits in the queue, where each tenant keeps its turn, where others may take it, and where no attempt is
    spent on it.
 3. Pull into a buffer, until it holds `max` messages or `max_bytes`, or until `timeout` has passed since the first.
-   Others may have the slot while there is nothing to pull.
+   Others may have the slot while there is nothing to pull. While its client has enough in hand (worker/room.py) a
+   batch is a single message.
 4. Hand the batch, the slot and the permit to Deliver, and begin again.
 
 A receiver that failed is tried with a single message; the size doubles with every success. So an outage costs few
@@ -64,28 +65,38 @@ class Receive:
         self._lease_ms = pusher.lease_ms
         self._size_max = queue.max_events
         self._in_hand: dict[str, QueueMessage] = {}
+        self._client = queue.receiver.client or queue.receiver.token
+        self._held_bytes = 0
         self._carried: list[QueueMessage] = []
         self._permits = Permits(queue.receiver.token, lease_ms=pusher.lease_ms)
         self._news = asyncio.Event()
         self._is_servable = False
         self._is_stopping = False
+        self._is_over = False
         self._has_failed = False
         # As of the last permit or attempt.
         self._is_failing = False
 
     async def run(self) -> None:
         """Serve until asked to stop; then finish the calls under way, and give the rest back."""
-        with self._bell.waiting(self._queue.name, self._news):
-            async with asyncio.TaskGroup() as calls:
-                while not self._is_stopping:
-                    self._news.clear()
-                    try:
-                        wait_s = await self._turn(calls)
-                    except BusAway as error:
-                        _log.warning("queue.unreachable", queue=self._queue.name, error=str(error))
-                        wait_s = _PAUSE_S
-                    await sleep_until(self._news, wait_s)
-                await self._release_carried()
+        try:
+            with self._bell.waiting(self._queue.name, self._news):
+                await self._serve()
+        finally:
+            self._hold(-self._held_bytes)
+            self._is_over = True
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as calls:
+            while not self._is_stopping:
+                self._news.clear()
+                try:
+                    wait_s = await self._turn(calls)
+                except BusAway as error:
+                    _log.warning("queue.unreachable", queue=self._queue.name, error=str(error))
+                    wait_s = _PAUSE_S
+                await sleep_until(self._news, wait_s)
+            await self._release_carried()
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -175,7 +186,7 @@ class Receive:
         while not buffer.is_full and not self._is_closed:
             self._news.clear()
             wait_s = await self._pull_into(buffer)
-            if not buffer.messages:
+            if not buffer.messages or self._has_enough:
                 break
             if not self._is_servable:
                 left_s = closes_at - loop.time()
@@ -191,11 +202,12 @@ class Receive:
     async def _pull_into(self, buffer: "Buffer") -> float:
         """Returns how long until there may be more; `_is_servable` says that there is more right now."""
         try:
-            pull = await self._rings.pull(self._queue, most=buffer.room, lease_ms=self._lease_ms)
+            most = 1 if self._has_enough else buffer.room
+            pull = await self._rings.pull(self._queue, most=most, lease_ms=self._lease_ms)
         except BusAway:
             self._is_servable = False
             return _PAUSE_S
-        self._in_hand.update((message.id, message) for message in pull.messages)
+        self._take_in_hand(pull.messages)
         self._carried += buffer.add(pull.messages)
         self._is_servable = bool(pull.messages) and pull.wait_ms == 0
         return _SLEEP_S_MAX if pull.wait_ms is None else pull.wait_ms / 1000
@@ -237,10 +249,29 @@ class Receive:
         carried, self._carried = self._carried, []
         await self._release(carried)
 
+    @property
+    def _has_enough(self) -> bool:
+        """Whether so much is in hand that this batch is to stay small."""
+        return self._pusher.held.is_enough(self._client)
+
+    def _take_in_hand(self, messages: Sequence[QueueMessage]) -> None:
+        for message in messages:
+            # One whose lease has ended may come again while it is in hand.
+            former = self._in_hand.get(message.id)
+            self._hold(len(message.event) - (len(former.event) if former else 0))
+            self._in_hand[message.id] = message
+
     def _let_go(self, messages: list[QueueMessage]) -> None:
         for message in messages:
             if self._in_hand.get(message.id) is message:
                 del self._in_hand[message.id]
+                self._hold(-len(message.event))
+
+    def _hold(self, size: int) -> None:
+        """Count what is in hand for its client, until this has ended."""
+        if not self._is_over:
+            self._held_bytes += size
+            self._pusher.held.add(self._client, size)
 
 
 def _held(message: QueueMessage) -> LeasedMessage:

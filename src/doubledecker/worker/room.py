@@ -3,6 +3,8 @@
 A batch is read when there is room for it. A client has a quarter of the room at most, so that one whose receivers take
 long leaves the rest to others; and one batch of a client waits at a time, those who have waited longest first. So no
 client waits for more than the calls that are under way. Small batches need no room: slots bound them.
+
+Batches of queues are made here, so none has to wait: where a client has its share in hand, its next one is small.
 """
 
 import asyncio
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 # Eight batches of the largest size. Each is held up to three times: as lines, as a body, and by its connection.
 _BYTES_MAX = 134_217_728
 _SHARES = 4
+# A client that has less than this in hand takes a batch of a queue whatever others have: a few of the largest messages.
+_ALWAYS_BYTES = 1_048_576
 
 
 @dataclass(frozen=True)
@@ -71,3 +75,24 @@ class Room:
         self._held[client] -= size
         if self._held[client] == 0:
             del self._held[client]
+
+
+class HeldBytes:
+    """What messages of queues hold that are in hand in this process, by client."""
+
+    def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._total = 0
+        self._held: dict[str, int] = {}
+
+    def add(self, client: str, size: int) -> None:
+        """Count what was pulled, or, by a negative number, what is let go."""
+        self._total += size
+        self._held[client] = self._held.get(client, 0) + size
+        if self._held[client] == 0:
+            del self._held[client]
+
+    def is_enough(self, client: str) -> bool:
+        """Whether a client has its share, or more than little while all is taken: it takes one message at a time."""
+        held = self._held.get(client, 0)
+        return held >= self._bytes_max // _SHARES or (self._total >= self._bytes_max and held >= _ALWAYS_BYTES)
