@@ -86,6 +86,23 @@ async def test_an_event_that_is_named_as_failed_holds_its_key(one: Topology):
         await nothing_waits(bus, subscriber)
 
 
+async def test_two_events_of_one_id_that_are_named_as_failed_do_not_hold_up_their_subscriber(one: Topology):
+    """Two publishers may use the same id."""
+    async with a_bus(one, **QUICK) as bus, Receiver() as receiver:
+        receiver.answer = lambda _: {"failed": ["twice"]}
+        subscriber = await bus.token("s")
+        options = {"timeout": 200, "max": 10, "ordered": True, "retry": [10, 10]}
+        await bus.subscribe(subscriber, receiver.url, "widgets", "gadgets", **options)
+        await bus.publish(await bus.token("p"), [an_event(0, id="twice", key="a"), an_event(1, id="b", key="b")])
+        await bus.publish(await bus.token("q"), [an_event(2, id="twice", topic="gadgets", key="a")])
+
+        found = await _until(lambda: letters(bus, subscriber), lambda found: len(found) == 2)
+
+        assert [letter.event_id for letter in found] == ["twice", "twice"]
+        assert receiver.attempted[0] == ["twice", "b", "twice"]
+        await nothing_waits(bus, subscriber)
+
+
 async def test_a_dead_letter_that_blocks_its_key_is_delivered_before_what_waits(one: Topology):
     async with a_bus(one, **QUICK) as bus, Receiver() as receiver:
         refuse(receiver, frozenset({"id-0", "id-1"}), 400)

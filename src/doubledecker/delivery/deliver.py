@@ -116,8 +116,8 @@ class Attempted:
 
     @property
     def named(self) -> int:
-        """How many events its receiver named as failed; an id may stand in a batch twice."""
-        return sum(each in self.failed for each in self.ids) if self.failed else 0
+        """How many events its receiver named as failed."""
+        return _count(self.ids, self.failed)
 
     @property
     def entry(self) -> bytes:
@@ -173,6 +173,11 @@ class Attempted:
         return found
 
 
+def _count(ids: Sequence[str], failed: Collection[str]) -> int:
+    """How many events have one of these ids, which may stand in a batch twice."""
+    return sum(each in failed for each in ids) if failed else 0
+
+
 # As many as a busy process has receivers; names are made of text, and an attempt needs three.
 @lru_cache(maxsize=10_000)
 def _counters(subscriber: str, outcome: str) -> tuple[str, str, str]:
@@ -214,7 +219,7 @@ class Deliverer:
             await self._disable(load.receiver, outcome)
         ids = [each.id for each in events]
         failed = failed_ids(outcome.answer).intersection(ids) if outcome.is_delivered and outcome.answer else _NONE
-        settlement = self._settlement(load, outcome, len(failed))
+        settlement = self._settlement(load, outcome, _count(ids, failed))
         return Attempted(load, ids, dialled_at, outcome, settlement, failed, len(request.body))
 
     def _settlement(self, load: DeliveryLoad, outcome: Outcome, failed: int) -> Settlement:
