@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from conftest import Topology
+from doubledecker.store import journal
 from harness import ROOT_KEY, TestBus, a_bus, an_event
 from receiver import Receiver
 from web.asking import Answer, ask, waiting
@@ -192,6 +195,27 @@ async def test_a_name_that_no_topic_can_have_is_400_before_anything_is_looked_fo
         answer = await ask(bus, "POST", "/subscriber/resend", ann, json=asked)
 
         assert (answer.status, "the topic is 'a:b'" in answer.detail) == (400, True)
+
+
+async def test_what_others_publish_hides_no_event_that_came_just_before_or_was_attempted(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """The look began with the oldest of ten minutes, and ended before it came to what was wanted."""
+    monkeypatch.setattr(journal, "_FIND_PAGES_MAX", 2)
+    monkeypatch.setattr(journal, "_FIND_COUNT", 1)
+    async with a_bus(one, workers=0) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await bus.subscribe(ann, NOBODY, "widgets")
+        for n in range(10):
+            await bus.publish(bob, [an_event(n, topic="flood")])
+        await bus.publish(bob, [an_event(1, id="just-now")])
+        newest = await resend(bus, ann, {"event": "just-now"})
+        for n in range(10):
+            await bus.publish(bob, [an_event(n, topic="flood")])
+        hidden = await resend(bus, ann, {"event": "just-now"})
+
+        assert (newest.status, newest.json["events"]) == (202, ["just-now"])
+        assert (hidden.status, "ended before it had come to the end" in hidden.detail) == (404, True)
 
 
 async def test_what_an_erasure_is_about_is_not_sent_again(one: Topology):

@@ -49,7 +49,7 @@ _FIND_COUNT, _FIND_BYTES, _FIND_PAGES_MAX = 200, 262_144, 32
 _LAST = 2**64 - 1
 
 _TRIM, _CONFIRM, _AGE = load("journal_trim"), load("journal_confirm"), load("journal_age")
-_PAGE, _ENDS = load("journal_page"), load("journal_ends")
+_PAGE, _PAGE_BACK, _ENDS = load("journal_page"), load("journal_page_back"), load("journal_ends")
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,6 +118,14 @@ class FoundEvent:
     entry: Position
     publisher: str
     event: AcceptedEvent
+
+
+@dataclass(frozen=True)
+class EventsFound:
+    """What a bounded look has found; `is_whole` says that nothing was left out."""
+
+    events: Sequence[FoundEvent]
+    is_whole: bool
 
 
 _AnyEntry = TypeVar("_AnyEntry", JournalEntry, KeptEntry)
@@ -197,22 +205,23 @@ async def next_page(partition: Partition, *, after: str, count: int) -> Page[Kep
     return Page(_kept(found), _id(trimmed))
 
 
-async def find_events(partition: Partition, ids: Collection[str], *, from_ms: int, upto_ms: int) -> list[FoundEvent]:
-    """Events with these ids that were accepted in that time, as far as a bounded look comes.
+async def find_events(partition: Partition, ids: Collection[str], *, from_ms: int, upto_ms: int) -> EventsFound:
+    """Events with these ids that were accepted in that time, as far as a bounded look comes, from the newest on.
 
     An id is its publisher's alone: others may use it too. Of one publisher's on one topic the newest is returned.
     """
     first, last = f"{from_ms}-0", f"{upto_ms}-{_LAST}"
     found: dict[tuple[str, str, str], FoundEvent] = {}
     for _ in range(_FIND_PAGES_MAX):
-        some = await page(partition, first=first, last=last, count=_FIND_COUNT, bytes_max=_FIND_BYTES)
+        reply = await partition.run(_PAGE_BACK, last=last, first=first, count=_FIND_COUNT, bytes_max=_FIND_BYTES)
+        some = _kept(reply)
+        if not some:
+            return EventsFound(list(found.values()), is_whole=True)
         # In a thread: inflating a megabyte takes some milliseconds.
-        more = await asyncio.to_thread(_among, some.entries, ids)
-        found |= {(each.event.id, each.publisher, each.event.topic): each for each in more}
-        if not some.entries:
-            break
-        first = f"({some.entries[-1].id}"
-    return list(found.values())
+        for each in await asyncio.to_thread(_among, some, ids):
+            found.setdefault((each.event.id, each.publisher, each.event.topic), each)
+        last = f"({some[-1].id}"
+    return EventsFound(list(found.values()), is_whole=False)
 
 
 def _among(entries: Sequence[KeptEntry], ids: Collection[str]) -> list[FoundEvent]:

@@ -4,7 +4,7 @@ An event's id is its publisher's: another client may publish an event of its own
 the receiver would get are sent again, and where several of them have an id, none is until one is named by its topic.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -37,6 +37,8 @@ from doubledecker.web.turns import ClientLocks
 _ENDED = frozenset({"cancelled", "failed"})
 # An id that tells its time was made before the event was written, by the clock of another machine.
 _BEFORE_MS, _AFTER_MS = 5_000, 60_000
+# First only the time around is looked through: what others published before and after would end a bounded look.
+_CLOSELY_BEFORE_MS, _CLOSELY_AFTER_MS = 100, 2_000
 # Where no time is known, what was accepted lately is looked through.
 _LATELY_MS = 600_000
 # Topics that a refusal names: enough to see what is meant.
@@ -86,6 +88,22 @@ class _Past:
     partition: int
 
 
+class _Kept:
+    """What several looks have found in the journals; `is_whole` says that none of them had to end before its time."""
+
+    def __init__(self) -> None:
+        self.is_whole = True
+        self._found: dict[tuple[int, int, str, str, str], _Past] = {}
+
+    @property
+    def events(self) -> Sequence[_Past]:
+        return list(self._found.values())
+
+    def add(self, found: Iterable[_Past]) -> None:
+        for each in found:
+            self._found[each.partition, each.at_ms, each.publisher, each.event.topic, each.event.id] = each
+
+
 class ResendRoutes:
     """Sends past events again; one look a client at a time."""
 
@@ -117,13 +135,15 @@ class ResendRoutes:
             erasures = await self._erasures()
             found: list[_Past] = []
             ids: Sequence[str] = ()
+            kept = _Kept()
             async for wanted in self._wanted(asked, chosen, caller):
                 ids = wanted.ids
-                found = _one_of_each(wanted, await self._find(wanted, erasures, receiver, asked.topic))
-                if found:
+                await self._look(kept, wanted, erasures)
+                found = _one_of_each(wanted, await self._find(wanted, kept.events, receiver, asked.topic))
+                if len(found) == len(ids):
                     break
             if not found:
-                raise NotFound(await self._why_not(ids[0], chosen))
+                raise NotFound(await self._why_not(ids[0], chosen, is_whole=kept.is_whole))
             some = [past.event for past in found]
             refused = await self._resender.send(some, receiver, caller=caller.id or ROOT_NAME, key=key)
         there = [event.id for event in some]
@@ -157,7 +177,8 @@ class ResendRoutes:
                 f"the attempt has {attempt.event_count} events; those of one with 1 to {IDS_MAX} are sent again, "
                 "more by a replay"
             )
-        yield _Wanted(list(attempt.events), *_span(attempt), attempt.place)
+        for span in _spans(attempt):
+            yield _Wanted(list(attempt.events), *span, attempt.place)
 
     async def _times(self, id_: str, token: str) -> AsyncIterator[tuple[int, int]]:
         """When an event may have been accepted: as its id tells, or the newest attempt that carried it; or lately.
@@ -166,28 +187,33 @@ class ResendRoutes:
         """
         made_at = uid.made_at(id_)
         if made_at is not None:
+            yield max(0, made_at - _CLOSELY_BEFORE_MS), made_at + _CLOSELY_AFTER_MS
             yield max(0, made_at - _BEFORE_MS), made_at + _AFTER_MS
         for receivers in (frozenset({token}), None):
             wanted = AttemptFilter(receivers, event=id_)
             carried = (await attempts.newest(self._partitions, wanted, limit=1)).attempts
             if carried:
-                yield _span(carried[0])
+                for span in _spans(carried[0]):
+                    yield span
         now_ms = clock.now_ms()
         yield now_ms - _LATELY_MS, now_ms + _AFTER_MS
 
-    async def _find(
-        self, wanted: _Wanted, erasures: Sequence[Erasure], receiver: Subscriber, topic: str | None
-    ) -> list[_Past]:
-        """What is found for it in the journal, and the rest in the lake if this process can read that."""
-        kept: list[_Past] = []
+    async def _look(self, kept: _Kept, wanted: _Wanted, erasures: Sequence[Erasure]) -> None:
+        """Add what is found for it in the journals."""
         for partition in self._partitions.all:
             some = await journal.find_events(partition, wanted.ids, from_ms=wanted.from_ms, upto_ms=wanted.upto_ms)
+            kept.is_whole = kept.is_whole and some.is_whole
             # What has not landed yet is still in the journal.
-            kept += [
+            kept.add(
                 _Past(each.event, each.publisher, each.entry.ms, partition.index)
-                for each in some
+                for each in some.events
                 if not _is_erased(each.event, each.entry.ms, erasures)
-            ]
+            )
+
+    async def _find(
+        self, wanted: _Wanted, kept: Sequence[_Past], receiver: Subscriber, topic: str | None
+    ) -> list[_Past]:
+        """What is found for it in the journals, and the rest in the lake if this process can read that."""
         found = await self._fitting(kept, receiver, topic)
         there = {past.event.id for past in found}
         left = [id_ for id_ in wanted.ids if id_ not in there]
@@ -219,9 +245,15 @@ class ResendRoutes:
             return []
         return [_landed_past(row) for row in rows]
 
-    async def _why_not(self, id_: str, chosen: ChosenReceiver) -> str:
+    async def _why_not(self, id_: str, chosen: ChosenReceiver, *, is_whole: bool) -> str:
         """Where it was looked for, and what else can send it."""
         is_read = await self._log.ground() is not None
+        if not is_whole:
+            return (
+                f"the look for event {id_[:80]!r} ended before it had come to the end, as much was published at that "
+                "time; name the attempt that carried it, or have a replay send it: "
+                f"doubledecker replay --receiver {chosen.token} --where \"id = '…'\""
+            )
         where = "the journal or the lake" if is_read else "the journal, and this process reads no lake"
         return (
             f"no event {id_[:80]!r} that this receiver gets was found in {where}, by the time that its id tells, or an "
@@ -230,10 +262,12 @@ class ResendRoutes:
         )
 
 
-def _span(attempt: ListedAttempt) -> tuple[int, int]:
-    """From when to when its events were accepted."""
-    begin = attempt.accepted_at or attempt.at - _LATELY_MS
-    return max(0, begin - _BEFORE_MS), attempt.at + _BEFORE_MS
+def _spans(attempt: ListedAttempt) -> list[tuple[int, int]]:
+    """From when to when its events were accepted, at the first and at the second guess."""
+    at = attempt.accepted_at
+    closely = [(max(0, at - _CLOSELY_BEFORE_MS), at + _CLOSELY_AFTER_MS)] if at else []
+    begin = at or attempt.at - _LATELY_MS
+    return [*closely, (max(0, begin - _BEFORE_MS), attempt.at + _BEFORE_MS)]
 
 
 def _one_of_each(wanted: _Wanted, found: Sequence[_Past]) -> list[_Past]:
