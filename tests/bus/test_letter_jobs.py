@@ -17,13 +17,14 @@ from doubledecker.bus.letter_jobs import LetterJobs, catch_up, due, wait_ms
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Conflict, NotFound, QuotaExceeded, RetryLater
+from doubledecker.model import token as tokens
 from doubledecker.model.dead_letter import LetterFilter
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
 from doubledecker.store import dead_letters as kept
-from doubledecker.store import jobs, queues
+from doubledecker.store import jobs, queues, registry
 from doubledecker.store import letter_jobs as kept_jobs
 from doubledecker.store.letter_jobs import LetterJob
 from doubledecker.store.partitions import Partition, Partitions
@@ -46,6 +47,8 @@ async def register(live: LiveRegistry, token: str) -> LetterOwner:
     if token.startswith("@"):
         await live.register_queue(RegisteredQueue(token[1:], "", ("none",)), caller=ROOT)
     else:
+        client, home = tokens.make(token, "ann", token, now_ms=1), live._partitions.home
+        await registry.save_token(home, client, seen=await registry.version(home))
         await live.subscribe(token, Subscription(topics=("widgets",), callback=DEAD_URL))
     owner = LetterOwner.find(live.snapshot, token, client="" if token.startswith("@") else token)
     assert owner is not None

@@ -9,13 +9,16 @@ import pytest
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import Unauthenticated
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.settlement import GONE
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.subscriber import Subscriber, Subscription
+from doubledecker.model.token import Caller
 from doubledecker.store import deliveries, jobs, receivers, registry, subscribers
 from doubledecker.store.deliveries import Settled
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import ReceiverRecord
-from harness import TestBus, a_bus, an_event, basic
+from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 
 URL = "http://127.0.0.1:9/"
 
@@ -42,6 +45,11 @@ async def waiting(partitions: Partitions) -> int:
             count: Any = await partition.command("LINDEX", partition.key(f"batch:{bid.decode()}"), 3)
             events += int(count)
     return events
+
+
+async def revoke(bus: TestBus, id_: str) -> None:
+    async with bus.http.delete(f"{bus.url}/api_tokens/{id_}", headers=basic(ROOT_KEY)) as response:
+        assert response.status == 204
 
 
 async def unsubscribe(bus: TestBus, secret: str) -> None:
@@ -90,18 +98,19 @@ async def test_one_who_knows_of_a_subscriber_tells_the_partition_with_what_it_pu
 async def test_what_a_copy_holds_is_no_newer_than_its_version(one: Topology, monkeypatch: pytest.MonkeyPatch):
     async with a_bus(one, workers=0) as bus:
         home = bus.partitions.home
-        await subscribers.save(home, Subscriber("s", URL, "u", ("widgets",)))
         copy = LiveRegistry(bus.partitions)
+        token = (await copy.create_token("s", "secret", now_ms=1)).id
+        await subscribers.save(home, Subscriber(token, URL, "u", ("widgets",)), seen=copy.snapshot.version)
         await copy.refresh()
-        await subscribers.delete(home, "s")
+        seen = await subscribers.delete(home, token)
 
         async def come_back() -> None:
-            await subscribers.save(home, Subscriber("s", URL, "u", ("gadgets",)))
+            await subscribers.save(home, Subscriber(token, URL, "u", ("gadgets",)), seen=seen)
 
         monkeypatch.setattr(subscribers, "load_many", after(come_back, subscribers.load_many))
         await copy.refresh()
 
-        assert copy.snapshot.subscribers["s"].topics == ("gadgets",)
+        assert copy.snapshot.subscribers[token].topics == ("gadgets",)
         assert copy.snapshot.version == await registry.version(home)
 
 
@@ -169,3 +178,46 @@ async def test_a_registry_that_changes_all_the_time_does_not_keep_a_subscriber_f
             await unsubscribe(bus, secret)
 
         assert await _has_retired(bus.partitions.home)
+
+
+async def test_a_client_that_is_revoked_while_it_subscribes_is_refused(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """It went on getting events, and nothing ended it."""
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        id_ = (await other.registry.create_token("s", "secret", now_ms=1)).id
+        monkeypatch.setattr(subscribers, "save", after(lambda: revoke(bus, id_), subscribers.save))
+
+        with pytest.raises(Unauthenticated):
+            await other.registry.subscribe(id_, Subscription(topics=["widgets"], callback=URL))
+
+        assert await subscribers.all_tokens(bus.partitions.home) == []
+
+
+async def test_a_client_that_is_revoked_while_it_registers_a_queue_is_refused(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        id_ = (await other.registry.create_token("s", "secret", now_ms=1)).id
+        monkeypatch.setattr(registry, "save_queue", after(lambda: revoke(bus, id_), registry.save_queue))
+
+        with pytest.raises(Unauthenticated):
+            await other.registry.register_queue(RegisteredQueue("q", id_, (".*",)), caller=Caller(id_, "s"))
+
+        assert await registry.queues(bus.partitions.home, ["q"]) == []
+
+
+async def test_of_two_changes_of_a_subscriber_at_a_time_both_are_kept(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        secret = await bus.token("s")
+        await bus.subscribe(secret, URL, "widgets")
+        [token] = await subscribers.all_tokens(bus.partitions.home)
+
+        async def change() -> None:
+            await bus.subscribe(secret, URL, "widgets", concurrency=9)
+
+        monkeypatch.setattr(subscribers, "save", after(change, subscribers.save))
+        await other.registry.subscribe(token, Subscription(topics=["widgets"], callback=URL, timeout=77))
+
+        kept = (await subscribers.load_many(bus.partitions.home, [token]))[token]
+        assert (kept.concurrency, kept.timeout_ms) == (9, 77)

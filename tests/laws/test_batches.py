@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from conftest import Topology
+from doubledecker.model import token as tokens
 from doubledecker.model.event import EventKind
 from doubledecker.model.job import MAIN
 from doubledecker.model.job import Job as AuxJob
@@ -173,7 +174,10 @@ class BatchesMachine(RuleBasedStateMachine):
 
     @rule()
     def change_registry(self) -> None:
-        self.version = self.world.run(subscribers.save(self.world.partitions.home, SUBSCRIBERS[0]))
+        home, token = self.world.partitions.home, tokens.make(SUBSCRIBERS[0].token, "s", "secret", now_ms=0)
+        seen = self.world.run(registry.version(home))
+        seen = self.world.run(registry.save_token(home, token, seen=seen))
+        self.version = self.world.run(subscribers.save(home, SUBSCRIBERS[0], seen=seen))
         self.world.run(registry.copy_version(self.world.partitions, self.version))
 
     @rule(index=some_partition, drawn=some_events)

@@ -41,6 +41,8 @@ class RegistryMachine(RuleBasedStateMachine):
         self.copies = [LiveRegistry(world.partitions) for _ in range(2)]
         self.tokens: dict[str, Token] = {}
         self.subscribers: dict[str, Subscriber] = {}
+        # The version with which each was saved last.
+        self.changed: dict[str, int] = {}
         self.owners: dict[str, str] = {}
         self.version = 0
         # The version that every partition is known to have: that of the last change that was answered.
@@ -54,13 +56,20 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(name=some_name, topics=some_topics, is_crash=is_crash)
     def subscribe(self, name: str, topics: list[str], is_crash: bool) -> None:
+        """Refused once its client is gone, and by one who has not seen what was changed of it last."""
         number = next(self.numbers)
         subscriber = Subscriber(name, f"https://{number}", name, tuple(topics), timeout_ms=number, concurrency=2)
-        version = self.world.run(subscribers.save(self.world.partitions.home, subscriber))
+        former, home = self.subscribers.get(name), self.world.partitions.home
+        if former is not None:
+            assert self.world.run(subscribers.save(home, subscriber, seen=self.changed[name] - 1)) == 0
+        version = self.world.run(subscribers.save(home, subscriber, seen=self.version))
+        assert (version > 0) == (name in self.tokens)
+        if version == 0:
+            return
         self.finish(version, is_crash=is_crash)
+        self.changed[name] = version
         # It came with this version, unless it was there before.
-        former = self.subscribers.get(name)
-        self.subscribers[name] = replace(subscriber, since=former.since if former else version)
+        self.subscribers[name] = replace(subscriber, since=former.since if former else version, anew_since=version)
 
     @rule(name=some_name, is_crash=is_crash)
     def unsubscribe(self, name: str, is_crash: bool) -> None:

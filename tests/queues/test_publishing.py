@@ -274,15 +274,16 @@ class TestRegistering:
 
     async def test_a_queue_belongs_to_who_registered_it(self, plain: Partitions):
         live = LiveRegistry(plain)
-        ann, bob = Caller("ann-1", "ann"), Caller("bob-1", "bob")
-        await live.register_queue(msgspec.structs.replace(a_queue(), owner="ann-1"), caller=ann)
+        made = [await live.create_token(name, name, now_ms=1) for name in ("ann", "bob")]
+        ann, bob = (Caller(token.id, token.name) for token in made)
+        await live.register_queue(msgspec.structs.replace(a_queue(), owner=ann.id), caller=ann)
 
         with pytest.raises(Forbidden):
-            await live.register_queue(msgspec.structs.replace(a_queue(), owner="bob-1"), caller=bob)
+            await live.register_queue(msgspec.structs.replace(a_queue(), owner=bob.id), caller=bob)
         with pytest.raises(Forbidden):
             await live.queue("work", caller=bob)
         assert await live.register_queue(a_queue("work", "x:.*"), caller=ROOT) is False
-        assert (await live.queue("work", caller=ann)).owner == "ann-1"
+        assert (await live.queue("work", caller=ann)).owner == ann.id
 
     @pytest.mark.slow
     async def test_a_change_of_patterns_under_load_is_felt_by_every_publisher_at_once(

@@ -95,7 +95,9 @@ async def test_permits_that_a_process_died_before_it_told_are_told_by_the_sweep(
         await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets", timeout=0, max=1, concurrency=4)
         await other.registry.refresh()
         [subscriber] = other.registry.snapshot.subscribers.values()
-        await subscribers.save(other.partitions.home, replace(subscriber, concurrency=9))
+        await subscribers.save(
+            other.partitions.home, replace(subscriber, concurrency=9), seen=other.registry.snapshot.version
+        )
 
         await _chores(other).sweep()
 
@@ -141,7 +143,8 @@ async def test_one_that_moved_or_was_enabled_begins_anew_by_the_sweep_though_a_p
         await _fail(other, receiver)
         # What is done at home, and no more.
         if change == "move":
-            await subscribers.save(home, replace(receiver, callback=f"{DEAD_URL}new"))
+            wanted = replace(receiver, callback=f"{DEAD_URL}new")
+            await subscribers.save(home, wanted, seen=other.registry.snapshot.version)
         elif change == "enable":
             await subscribers.mark(home, receiver.token, {"disabled_at": 0, "disabled_why": ""})
         else:
@@ -257,6 +260,21 @@ async def test_letters_of_a_subscriber_that_is_back_stay(
 
         assert not is_gone
         assert [letter.id async for letter in dead_letters.each(partition, token, most=9)] == [a_letter(2).id]
+
+
+async def test_the_sweep_ends_the_subscriber_of_a_client_that_a_process_died_before_it_ended(topology: Topology):
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets", timeout=60_000)
+        await bus.publish(await bus.token("publisher"), [an_event()])
+        home = other.partitions.home
+        [token] = await subscribers.all_tokens(home)
+        await registry.delete_token(home, token)
+
+        await _chores(other).sweep()
+
+        assert await subscribers.all_tokens(home) == []
+        for partition in other.partitions.all:
+            assert await partition.command("EXISTS", partition.key(f"batches:index:{token}")) == 0
 
 
 async def _limit(partition: Partition, subscriber: Subscriber) -> int:

@@ -7,28 +7,26 @@ revoked token is refused everywhere within a second.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from doubledecker import clock, log
 from doubledecker.bus.pattern_search import Searcher
 from doubledecker.bus.queue_copies import QueueCopies
 from doubledecker.bus.skips import Skips
-from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, TopicOwned, Unauthenticated
+from doubledecker.errors import BadRequest, BusAway, Conflict, NotFound, TooMany, TopicOwned, Unauthenticated
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
-from doubledecker.model.event import EventKind, TopicName
+from doubledecker.model.event import EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
-from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import Subscriber, Subscription
-from doubledecker.model.token import ROOT_NAME, Caller, Token, TokenName
+from doubledecker.model.token import ROOT_NAME, Caller, Token
+from doubledecker.model.topic import TopicView
 from doubledecker.store import (
     backlogs,
     batches,
@@ -50,15 +48,6 @@ _TRIES_MAX = 20
 _TAKEN = "another client has this token already; choose another, or let one be made"
 
 _log = log.get("registry")
-
-
-class TopicView(Shape):
-    """A topic, and how many events it had."""
-
-    name: TopicName
-    publisher: Annotated[TokenName, Meta(description="The name of its owner's token")]
-    publisher_id: Annotated[TokenName, Meta(description="The id of its owner's token; names need not be unique")]
-    events: Count
 
 
 class LiveRegistry:
@@ -214,12 +203,21 @@ class LiveRegistry:
         return await self._save_token(wanted)
 
     async def revoke_token(self, id_or_secret: str, *, now_ms: int) -> None:
-        """Forget a client, given its id or a secret that works; its subscriber ends with it."""
+        """Forget a client, given its id or a secret that works; its subscriber ends with it.
+
+        The token first, so that the client cannot subscribe again; what a process that dies leaves the sweep ends.
+        """
         await self.refresh()
         token = self._token(id_or_secret, now_ms)
-        if token is not None:
-            await self._end_subscriber(token.id)
-            await self._spread(await registry.delete_token(self._partitions.home, token.id))
+        id_ = id_or_secret if token is None else token.id
+        await self._spread(await registry.delete_token(self._partitions.home, id_))
+        if id_ in self.snapshot.subscribers:
+            await self._end_subscriber(id_)
+
+    async def end_orphans(self) -> list[str]:
+        """End the subscribers whose clients are gone; returns which."""
+        known = self.snapshot
+        return [each for each in known.subscribers.keys() - known.tokens.keys() if await self._end_subscriber(each)]
 
     def is_known(self, caller: Caller, *, now_ms: int) -> bool:
         """Whether a caller who was identified before would be again: its token may be gone, or its secret replaced."""
@@ -229,22 +227,26 @@ class LiveRegistry:
 
     async def subscribe(self, token: str, asked: Subscription) -> Subscriber:
         """Create or replace the subscriber of a token."""
-        await self.refresh()
-        former = self.snapshot.subscribers.get(token)
-        self._check_subscriptions(token, asked)
-        subscriber = subscribing.merge(asked, token=token, former=former)
-        quota.check_filter(self.quotas, token, token, subscriber.filter, self.snapshot.filters_of_clients())
-        if former is None:
-            # Whoever ended its former self may have died before this.
-            await self._retire(token)
-        if subscriber.is_bulk:
-            beginning = await bulk.beginning(self._partitions, subscriber.topics)
-            await self._spread(await subscribers.save(self._partitions.home, subscriber, beginning))
-        else:
-            await self._spread(await subscribers.save(self._partitions.home, subscriber))
-            await bulk.end(self._partitions, token)
-        await self._spread_change(subscriber, former)
-        return subscriber
+        for _ in range(_TRIES_MAX):
+            await self.refresh()
+            self._check_known(token)
+            former, seen = self.snapshot.subscribers.get(token), self.snapshot.version
+            self._check_subscriptions(token, asked)
+            subscriber = subscribing.merge(asked, token=token, former=former)
+            quota.check_filter(self.quotas, token, token, subscriber.filter, self.snapshot.filters_of_clients())
+            if former is None:
+                # Whoever ended its former self may have died before this.
+                await self._retire(token)
+            topics = subscriber.topics
+            beginning = await bulk.beginning(self._partitions, topics) if subscriber.is_bulk else bulk.NOWHERE
+            version = await subscribers.save(self._partitions.home, subscriber, beginning, seen=seen)
+            if version > 0:
+                await self._spread(version)
+                if not subscriber.is_bulk:
+                    await bulk.end(self._partitions, token)
+                await self._spread_change(subscriber, former)
+                return subscriber
+        raise Conflict("this subscriber is being changed by others at the same time; try again")
 
     async def check_room(self, token: str, asked: Subscription) -> None:
         """Raise QuotaExceeded when a subscriber may not have so many topics; to be asked before each is checked."""
@@ -366,13 +368,16 @@ class LiveRegistry:
 
     async def _register_queue(self, queue: RegisteredQueue, caller: Caller) -> bool:
         named = queue.owner if caller.is_root else ""
+        client = "" if queue.owner == ROOT_NAME else queue.owner
         for _ in range(_TRIES_MAX):
             await self.refresh()
-            self._check_clients("owner", [named] if named not in {"", ROOT_NAME} else [])
+            if not caller.is_root:
+                self._check_known(caller.id)
+            self._check_clients("owner", [client] if named and client else [])
             self._check_clients("refuse_clients", queue.refuse_clients or ())
             former = self.snapshot.queues.get(queue.name)
             if former is not None:
-                check_owner(former, caller)
+                queueing.check_owner(former, caller)
                 if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
             wanted = queueing.succeeding(queue, former)
@@ -382,7 +387,7 @@ class LiveRegistry:
                 await self._check_queue(wanted, former)
             if not await self._clear_name(wanted, former):
                 continue
-            version = await registry.save_queue(self._partitions.home, wanted, former=former)
+            version = await registry.save_queue(self._partitions.home, wanted, former=former, client=client)
             if version < 0:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
             if version > 0:
@@ -411,6 +416,10 @@ class LiveRegistry:
                 return False
             await notices.forget(partition, queue.receiver.token)
         return True
+
+    def _check_known(self, client: str) -> None:
+        if client not in self.snapshot.tokens:
+            raise Unauthenticated("the token was revoked")
 
     def _check_clients(self, field: str, ids: Sequence[str]) -> None:
         for id_ in ids:
@@ -447,7 +456,7 @@ class LiveRegistry:
         queue = self.snapshot.queues.get(name)
         if queue is None:
             raise NotFound(f"no queue named {name[:80]!r}")
-        check_owner(queue, caller)
+        queueing.check_owner(queue, caller)
         return queue
 
     async def _end_subscriber(self, token: str) -> bool:
@@ -481,9 +490,3 @@ class LiveRegistry:
         if version > 0:
             await registry.copy_version(self._partitions, version)
             await self.refresh()
-
-
-def check_owner(queue: RegisteredQueue, caller: Caller) -> None:
-    """Raise Forbidden unless the queue is the caller's; root has them all."""
-    if not caller.is_root and queue.owner != caller.id:
-        raise Forbidden(f"queue {queue.name!r} belongs to another client")

@@ -1,6 +1,7 @@
--- Create or replace a subscriber and its subscriptions.
+-- Create or replace a subscriber and its subscriptions, unless its client is gone or others have changed it meanwhile.
 --
 -- uses registry_change
+-- key  tokens       api_tokens           hash  tokens as JSON, by id
 -- key  subscribers  subscribers          set   all subscribers
 -- key  subscriber   subscriber:<token>   hash  what it asked for, and its health
 -- key  topics       topics:<token>       set   what it is subscribed to
@@ -12,8 +13,13 @@
 -- arg  wanted       pack  the topics it wants from now on
 -- arg  shards      pack  field, value, … : where bulk delivery begins, if it did not run; empty for a live subscriber
 -- arg  starts       pack  topic, value, … : where each topic begins, if it was not wanted before
--- returns           the registry's new version
+-- arg  seen         int   the registry's version by which this was decided: what is not asked for is kept as it was then
+-- returns           the registry's new version, or 0 when its client is gone or it may have changed since
 
+local changed_at = redis.call("ZSCORE", changes, "subscriber " .. token) or redis.call("HGET", registry, "log_from") or 0
+if redis.call("HEXISTS", tokens, token) == 0 or tonumber(changed_at) > seen then
+  return 0
+end
 for _, name in ipairs(redis.call("SMEMBERS", topics)) do
   redis.call("SREM", of_topic(name), token)
 end

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from doubledecker.errors import BadRequest
+from doubledecker.errors import BadRequest, Forbidden
 from doubledecker.model import own_headers, schema
 from doubledecker.model import retry as retries
 from doubledecker.model import subscriber as subscribing
@@ -25,7 +25,7 @@ from doubledecker.model.subscriber import (
     TimeoutMs,
     Uuid,
 )
-from doubledecker.model.token import ROOT_NAME
+from doubledecker.model.token import ROOT_NAME, Caller
 
 NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 PATTERNS_MAX = 20
@@ -274,6 +274,12 @@ def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> Regist
         signing=signing,
         refuse_clients=clients or (),
     )
+
+
+def check_owner(queue: RegisteredQueue, caller: Caller) -> None:
+    """Raise Forbidden unless the queue is the caller's; root has them all."""
+    if not caller.is_root and queue.owner != caller.id:
+        raise Forbidden(f"queue {queue.name!r} belongs to another client")
 
 
 def is_same_owner(queue: RegisteredQueue, other: RegisteredQueue) -> bool:

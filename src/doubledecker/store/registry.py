@@ -179,14 +179,20 @@ async def give_topic(home: Partition, name: str, *, to: str) -> int:
     return cast("int", await home.run(_TOPIC_GIVE, name=name, to=to))
 
 
-async def save_queue(home: Partition, queue: RegisteredQueue, *, former: RegisteredQueue | None) -> int:
-    """Register a queue; returns the registry's version, 0 when `former` is not what is kept, -1 for one too many."""
+async def save_queue(
+    home: Partition, queue: RegisteredQueue, *, former: RegisteredQueue | None, client: str = ""
+) -> int:
+    """Register a queue for a client, or for root; returns the registry's version.
+
+    0 when `former` is not what is kept or the client has left, -1 when there are too many.
+    """
     is_anew = queue.receiver.begins_anew(former.receiver if former else None)
     reply = await home.run(
         _QUEUE_SAVE,
         name=queue.name,
         record=msgspec.json.encode(structs.replace(queue, anew_since=0) if is_anew else queue),
         former=msgspec.json.encode(former) if former else "",
+        client=client,
         most=QUEUES_MAX,
         callback=queue.callback,
         is_anew=int(is_anew),

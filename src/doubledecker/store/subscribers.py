@@ -64,8 +64,11 @@ class Attempts:
         return Attempts(self.by + later.by, max(self.last_at, later.last_at), least, most)
 
 
-async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = NOWHERE) -> int:
-    """Create or replace; returns the registry's new version. One of the bulk tier says where it begins."""
+async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = NOWHERE, *, seen: int) -> int:
+    """Create or replace, as decided by the registry at version `seen`. One of the bulk tier says where it begins.
+
+    Returns the registry's new version, or 0 when its client is gone or others have changed it since.
+    """
     fields: list[str | int] = ["callback", subscriber.callback, "uuid", subscriber.uuid]
     fields += ["timeout", subscriber.timeout_ms, "max_events", subscriber.max_events]
     fields += ["max_bytes", subscriber.max_bytes, "concurrency", subscriber.concurrency]
@@ -84,6 +87,7 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
         wanted=list(subscriber.topics),
         shards=beginning.shards,
         starts=beginning.starts,
+        seen=seen,
     )
     return cast("int", reply)
 

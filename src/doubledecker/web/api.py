@@ -9,7 +9,6 @@ from typing import Annotated
 
 from msgspec import Meta, Raw
 
-from doubledecker.bus.registry import TopicView
 from doubledecker.model import glob
 from doubledecker.model.attempt import FAILED
 from doubledecker.model.erasure import ErasureAsked
@@ -21,6 +20,7 @@ from doubledecker.model.schema import matching, one_of
 from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenWanted
+from doubledecker.model.topic import TopicView
 from doubledecker.web.attempts import OUTCOMES, AttemptRoutes, AttemptsAnswer
 from doubledecker.web.cloud_events import BATCH, STRUCTURED, CloudEventBody
 from doubledecker.web.dead_letters import (
@@ -177,9 +177,9 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
         ),
         ApiRoute("DELETE /topics/{name}", routes.delete_topic, _ENDED, (403, 404), (_TOPIC,)),
         ApiRoute("POST /topics/{name}/give", routes.give_topic, _DONE, (403, 404), (_TOPIC,), json(Gift)),
-        ApiRoute("POST /subscription", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
+        ApiRoute("POST /subscription", routes.subscribe, _DONE, (403, 409, 429), takes=wanted, is_paced=True),
         ApiRoute("GET /subscriptions", routes.list_subscribers, subscribers),
-        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
+        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (403, 409, 429), takes=wanted, is_paced=True),
         ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
         ApiRoute("GET /subscribers", routes.list_subscribers, subscribers),
         ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),

@@ -150,6 +150,8 @@ class Chores:
     async def sweep(self) -> None:
         """Mend what a process that died left undone: what waits for nobody, receivers that changed or are gone."""
         await self._live.refresh()
+        for token in await self._live.end_orphans():
+            _log.warning("subscriber.orphaned", subscriber=token)
         known = self._live.snapshot
         for partition in self._partitions.all:
             await receivers.reconcile(partition, known.pushed_to, version=known.version)

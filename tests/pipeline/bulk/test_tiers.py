@@ -103,7 +103,9 @@ async def test_bulk_delivery_is_ended_though_whoever_made_the_subscriber_live_di
         await ground.subscribe("mail", mail.url, "orders")
         partitions, token = ground.bus.partitions, await ground.id("mail")
         # The change at home, and nothing after it: neither the version elsewhere nor where bulk delivery ends.
-        await subscribers.save(partitions.home, Subscriber(token, mail.url, token, ("orders",), timeout_ms=10))
+        seen = await registry.version(partitions.home)
+        live = Subscriber(token, mail.url, token, ("orders",), timeout_ms=10)
+        assert await subscribers.save(partitions.home, live, seen=seen)
         ids = await ground.publish([an_event(n, "orders", tenant=f"t{n}") for n in range(9)])
         await ground.deliver()
         await ground.until(lambda: set(ids) <= set(mail.ids))
