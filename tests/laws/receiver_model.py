@@ -348,7 +348,7 @@ class Model:
             self.batches.remove(batch)
             self.counts[f"events.removed:subscriber={batch.token}"] += 1
         elif what != "gone" and not batch.is_gone:
-            batch.attempts += what != "returned" and done.settlement.is_counted
+            batch.attempts += done.settlement.is_counted
             # Returned with a delay: an error of our own that nobody foresaw.
             batch.was_aside = batch.was_aside or done.ages >= 0
             self.put_back(batch, done.ages)

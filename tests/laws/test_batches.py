@@ -302,7 +302,7 @@ class BatchesMachine(RuleBasedStateMachine):
             model.batches.remove(kept)
         elif kept is not None:
             # Of one whose subscriber is gone nobody counts: it is purged.
-            kept.attempts += bool(settled.attempt) and not kept.is_retired
+            kept.attempts += settled.settlement.is_counted and not kept.is_retired
             kept.is_aside = settled.settlement.retry_ms >= 0
 
     def turn(self, model: Model, settled: list[Settled], slots: list[str]) -> None:

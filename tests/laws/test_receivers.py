@@ -52,7 +52,7 @@ def some_settlement(draw: st.DrawFn) -> Settlement:
     retry_ages = draw(st.integers(0, 2) if what == "refused" else st.integers(-1, 1))
     retry_ms = FIRST if retry_ages < 0 else retry_ages * AGE_MS
     if what == "returned":
-        return Settlement("returned", retry_ms=retry_ms)
+        return Settlement("returned", retry_ms=retry_ms, is_counted=draw(st.booleans()))
     probe_ms = draw(some_ages) * AGE_MS
     kind: What = "refused" if what == "refused" else "failed"
     parts_max, is_counted = draw(st.integers(0, 2)), draw(st.booleans())

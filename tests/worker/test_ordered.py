@@ -9,6 +9,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.store import dead_letters, registry, subscribers
+from doubledecker.worker import deliver
 from harness import a_bus, an_event, basic
 from receiver import Receiver
 from worker.test_deliver import _until
@@ -101,6 +102,23 @@ async def test_two_events_of_one_id_that_are_named_as_failed_do_not_hold_up_thei
         assert [letter.event_id for letter in found] == ["twice", "twice"]
         assert receiver.attempted[0] == ["twice", "b", "twice"]
         await nothing_waits(bus, subscriber)
+
+
+async def test_an_error_that_nobody_foresaw_counts_as_an_attempt(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> str:
+        raise ValueError("nobody foresaw this")
+
+    monkeypatch.setattr(deliver, "_lane", broken)
+    monkeypatch.setattr(deliver, "_ERROR_DELAY_MS", 10)
+    async with a_bus(one, **QUICK) as bus, Receiver() as receiver:
+        receiver.answer = lambda _: {"failed": ["id-0"]}
+        subscriber = await bus.token("s")
+        await bus.subscribe(subscriber, receiver.url, "widgets", timeout=0, ordered=True, retry=[10, 10])
+        await bus.publish(await bus.token("p"), [an_event(0, id="id-0", key="a")])
+
+        [letter] = await _until(lambda: letters(bus, subscriber), lambda found: len(found) == 1)
+
+        assert (letter.event_id, letter.attempts) == ("id-0", 3)
 
 
 async def test_a_dead_letter_that_blocks_its_key_is_delivered_before_what_waits(one: Topology):

@@ -212,7 +212,7 @@ local function settle(
     note_delivered(bid, token, events)
     release_lane(it, bid)
   elseif what ~= "gone" and is_there(bid, token) then
-    dispose(it, bid, is_counted == 1 and what ~= "returned", delay_ms, events, change)
+    dispose(it, bid, is_counted == 1, delay_ms, events, change)
   else
     release_lane(it, bid)
   end

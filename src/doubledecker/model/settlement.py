@@ -39,7 +39,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 DELIVERED = Settlement("delivered")
-RETURNED = Settlement("returned")
+# Nobody was called, so it is no attempt; after an error that nobody foresaw it counts as one (worker/deliver.py).
+RETURNED = Settlement("returned", is_counted=False)
 GONE = Settlement("gone")
 
 

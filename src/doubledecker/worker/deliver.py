@@ -48,7 +48,7 @@ _GATHER_S = 0.001
 _GATHER_MAX = 16
 _LARGE_BYTES = 16_384
 # A job that is given back for a while: its receiver is called for no other meanwhile.
-_LATER = Settlement("returned", pause_ms=100)
+_LATER = Settlement("returned", is_counted=False, pause_ms=100)
 # Failing receivers together hold no more of a worker's slots than this share.
 PROBE_SHARE = 0.3
 
@@ -333,7 +333,10 @@ class Deliveries:
         return settled, attempted
 
     def _after_error(self, job: DeliveryJob) -> Settlement:
-        """Settle a job after an unexpected error: it is left alone for a while."""
+        """Settle a job after an unexpected error: it is left alone for a while.
+
+        That counts as an attempt: a settlement that cannot be made gives way to that of a later attempt.
+        """
         receiver = self._registry.snapshot.subscribers.get(job.token)
         if receiver is not None and receiver.ordered:
             return Settlement("returned", pause_ms=_ERROR_DELAY_MS)
