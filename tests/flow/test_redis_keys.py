@@ -378,8 +378,8 @@ async def make_failing(bus: TestBus) -> None:
     slots = [uid() for _ in range(50)]
     given = (await deliveries.turn(home, [], slots, process="none", probes_max=0)).jobs
     failed = Settlement("failed", raises=True, probe_ms=60_000)
-    why = "refused 500"
-    ended = [Settled(job, failed, why=why) if "failing-" in job.held else Settled(job, RETURNED) for job in given]
+    how = {"why": "refused 500", "anew_since": await version_of(home)}
+    ended = [Settled(job, failed, **how) if "failing-" in job.held else Settled(job, RETURNED) for job in given]
     await deliveries.turn(home, ended, [], process="none", probes_max=0)
 
 
@@ -513,7 +513,7 @@ def _check(key: Found, row: Row) -> None:
         assert all(msgspec.json.decode(line)["id"] for line in lines)
         assert len(lines) == int(key.value[3])
     if row.pattern == "receivers":
-        assert all(len(msgspec.msgpack.decode(packed)) == 21 for packed in key.value.values())
+        assert all(len(msgspec.msgpack.decode(packed)) == 22 for packed in key.value.values())
     if row.pattern == "batches:current:{token}":
         assert len(key.value) == 1
     if row.pattern.startswith("jobs:"):

@@ -248,12 +248,14 @@ async def _write(home: Partition, receiver: str, *, failures: int) -> None:
 async def _flap(home: Partition, token: str) -> None:
     """A receiver takes nothing, and then everything."""
     receiver = a_receiver(token)
-    await publish(home, receiver, version=await registry.version(home))
+    # Nobody changes the registry meanwhile, so the receiver is as it was called.
+    version = await registry.version(home)
+    await publish(home, receiver, version=version)
     [job] = (await take(home, "s", probes_max=1)).jobs
-    await take(home, settled=[Settled(job, FAILED, why="refused 500")])
+    await take(home, settled=[Settled(job, FAILED, why="refused 500", anew_since=version)])
     home.shift_ms += 10
     turn = await take(home, "s", probes_max=1)
-    await take(home, settled=[Settled(job, DELIVERED) for job in turn.jobs])
+    await take(home, settled=[Settled(job, DELIVERED, anew_since=version) for job in turn.jobs])
 
 
 async def waiting(partitions: Sequence[Partition]) -> int:
