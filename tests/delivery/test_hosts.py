@@ -125,7 +125,7 @@ def test_a_name_without_an_address_is_answered_for_as_soon_as_one_that_is_refuse
     """Each attempt at it waited for the name server, which told that there is no such name inside."""
 
     async def walk() -> None:
-        async with NameServer(hooks_example=addresses) as names, a_client(names, connect_s=0.2) as client:
+        async with NameServer(hooks_example=addresses) as names, a_client(names) as client:
             with pytest.raises(ReceiverRefused):
                 await post(client, "hooks.example", 9)
             names.silent.add("hooks.example")
