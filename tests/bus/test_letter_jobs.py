@@ -56,7 +56,10 @@ async def register(live: LiveRegistry, token: str) -> LetterOwner:
 
 
 async def delete(live: LiveRegistry, token: str) -> None:
-    await (live.delete_queue(token[1:]) if token.startswith("@") else live.unsubscribe(token))
+    if token.startswith("@"):
+        await live.delete_queue(await live.queue(token[1:], caller=ROOT))
+    else:
+        await live.unsubscribe(token)
 
 
 async def add(partitions: Partitions, token: str, count: int) -> None:

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from conftest import Topology
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import notices, queue_contents, queues, registry
+from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import LeasedMessage
 from harness import ROOT_KEY, TestBus, a_bus, an_event
 from receiver import Receiver
@@ -146,7 +150,8 @@ async def test_what_a_process_left_that_died_while_it_deleted_a_queue_is_nobodys
         rejected = {"messages": [_held(each) for each in pulled.json["messages"]], "reject": True}
         assert (await ask(bus, "POST", "/queues/hooks/nack", ann, json=rejected)).status == 200
         # As one leaves it that dies right after the first step.
-        assert await registry.delete_queue(bus.partitions.home, "hooks") > 0
+        [queue] = await registry.queues(bus.partitions.home, ["hooks"])
+        assert await registry.delete_queue(bus.partitions.home, queue) > 0
 
         await put(bus, bob, NOBODY)
 
@@ -190,6 +195,30 @@ async def test_one_who_deletes_a_queue_late_leaves_its_successor_alone(one: Topo
 
         assert not await queue_contents.destroy(bus.partitions.home, "hooks", version=seen)
 
+        assert (await bus.get("/queues/hooks", bob))["waiting"] == 1
+
+
+async def test_a_deletion_that_is_late_leaves_the_queue_that_has_the_name_alone(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    async with a_bus(one, workers=0) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await put(bus, ann)
+        real, is_late = registry.delete_queue, False
+
+        async def late(home: Partition, queue: RegisteredQueue) -> int:
+            nonlocal is_late
+            if not is_late:
+                is_late = True
+                await discard(bus, ann)
+                await put(bus, bob)
+                await bus.publish(bob, [an_event()])
+            return await real(home, queue)
+
+        monkeypatch.setattr(registry, "delete_queue", late)
+        answer = await ask(bus, "DELETE", "/queues/hooks", ann)
+
+        assert (is_late, answer.status) == (True, 404)
         assert (await bus.get("/queues/hooks", bob))["waiting"] == 1
 
 

@@ -339,12 +339,18 @@ class LiveRegistry:
             raise Unauthenticated("this token was revoked or replaced during the wait")
         return self._queue(name, caller)
 
-    async def delete_queue(self, name: str) -> None:
-        """Forget a queue, and destroy what it holds; what a process that dies leaves the sweep destroys."""
-        await self._spread(await registry.delete_queue(self._partitions.home, name))
-        await self._spread_permits(f"@{name}")
+    async def delete_queue(self, queue: RegisteredQueue) -> None:
+        """Forget a queue, and destroy what it holds; what a process that dies leaves the sweep destroys.
+
+        Raises NotFound when it is gone, and leaves one that has its name meanwhile alone.
+        """
+        version = await registry.delete_queue(self._partitions.home, queue)
+        if version == 0:
+            raise NotFound(f"queue {queue.name!r} was deleted or given to another meanwhile")
+        await self._spread(version)
+        await self._spread_permits(f"@{queue.name}")
         for partition in self._partitions.all:
-            await self.destroy_queue(partition, name)
+            await self.destroy_queue(partition, queue.name)
 
     async def destroy_queue(self, partition: Partition, name: str) -> bool:
         """Destroy what a queue that is gone holds in a partition, unless one has taken its name; returns whether it is.

@@ -209,9 +209,9 @@ async def queues(home: Partition, names: Sequence[str]) -> list[RegisteredQueue]
     return [_queue(record) for record in (await _records(home, "queues", names)).values() if record is not None]
 
 
-async def delete_queue(home: Partition, name: str) -> int:
-    """Forget a queue; returns the registry's new version, or 0 when there was none."""
-    return cast("int", await home.run(_QUEUE_DELETE, name=name))
+async def delete_queue(home: Partition, queue: RegisteredQueue) -> int:
+    """Forget a queue; returns the registry's new version, or 0 when it is gone, or another client's."""
+    return cast("int", await home.run(_QUEUE_DELETE, name=queue.name, owner=queue.owner, since=queue.since))
 
 
 async def count_topics(home: Partition) -> int:

@@ -136,7 +136,7 @@ class Queues:
         if any(held.values()) and request.query_params.get("discard") != "1":
             counts = ", ".join(f"{count} {state}" for state, count in held.items())
             raise Conflict(f"queue {queue.name!r} holds messages ({counts}); ?discard=1 destroys them with it")
-        await self._registry.delete_queue(queue.name)
+        await self._registry.delete_queue(queue)
         return Response(status_code=204)
 
     async def pull(self, request: Request, caller: Caller) -> Response:
