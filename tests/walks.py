@@ -117,11 +117,16 @@ async def again(act: Callable[[], Awaitable[Any]], *, before: Callable[[], Await
 
 
 async def publish(topology: Topology) -> list[Walk]:
-    """From the request to its answer: one event for a subscriber and a queue."""
+    """From the request to its answer: one event for a subscriber with a filter and a queue."""
     async with a_bus(topology, workers=0) as bus, Receiver() as receiver:
         secret = await bus.token("shop")
         await bus.publish(secret, [an_event(topic="others")])
-        await bus.subscribe(await bus.token("mail"), receiver.url, "widgets")
+        await bus.subscribe(
+            await bus.token("mail"),
+            receiver.url,
+            "widgets",
+            filter={"data": {"n": [{"exists": True}, {"exists": False}]}},
+        )
         await register(bus)
         return await again(lambda: bus.publish(secret, [an_event()]))
 
