@@ -62,10 +62,10 @@ NOTHING = {
 
 async def a_past(bus: TestBus, secret: str) -> tuple[str, str, str]:
     """A queue with attempts, a dead letter and an ended job; returns the ids of an event, an attempt and the job."""
-    [id_] = await bus.publish(secret, [an_event()])
-    await _until(lambda: dead(bus, secret), bool)
-    [attempt, *_] = await attempts(bus, "/queues/hooks/attempts", secret)
-    asked = {"rate_per_s": 1000, "topic": "other"}
+    [id_, _] = await bus.publish(secret, [an_event(), an_event(tenant="purged")])
+    await _until(lambda: dead(bus, secret), lambda letters: len(letters) == 2)
+    attempt = next(each for each in await attempts(bus, "/queues/hooks/attempts", secret) if id_ in each["events"])
+    asked = {"rate_per_s": 1000, "tenant": "purged"}
     job = (await ask(bus, "POST", "/queues/hooks/dead/purge", secret, json=asked)).json["id"]
     await _until(lambda: bus.get("/queues/hooks/dead/jobs", secret), lambda jobs: jobs[0]["state"] == "done")
     return id_, str(attempt["id"]), str(job)
