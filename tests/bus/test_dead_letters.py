@@ -9,6 +9,7 @@ import pytest
 from doubledecker.bus import dead_letters
 from doubledecker.bus.dead_letters import LetterBounds, LetterOwner
 from doubledecker.model.attempt import AttemptFilter
+from doubledecker.model.cloud_event import ATTRIBUTES_BYTES_MAX
 from doubledecker.model.dead_letter import DeadLetter, LetterFilter
 from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.subscriber import Subscriber
@@ -88,7 +89,10 @@ async def test_what_leaves_is_journaled_and_counted(plain: Partitions):
 @pytest.mark.parametrize("id_", ["orders/17", 'a"id":"b', "back\\slash\\/", "x" * 128])
 async def test_what_leaves_is_found_by_its_events_id_whatever_its_data_has(plain: Partitions, id_: str):
     data = msgspec.Raw(b'{"id":"inner","list":[{"id":"other"}],"text":"%b"}' % (b"x" * 70_000))
-    event = AcceptedEvent(topic="t", type="paid", t=1, data=data, id=id_, key="k" * 64, replay="resend")
+    attributes = msgspec.Raw(b'{"source":"/%b"}' % (b"s" * (ATTRIBUTES_BYTES_MAX - 14)))
+    event = AcceptedEvent(
+        topic="t", type="paid", t=1, data=data, id=id_, key="k" * 64, cloudevent=attributes, replay="resend"
+    )
     await kept.add(plain.home, RECEIVER, [a_letter(1, event=encode(event))])
 
     await kept.drop_oldest(plain.home, RECEIVER)

@@ -11,14 +11,12 @@
 -- arg  receiver      text  whose they are
 -- arg  letters_max   int   how many to drop at most
 -- arg  bytes_enough  int   stop when so many bytes of them are gone
+-- arg  tail_bytes    int   of an event what comes behind its data, which may be long, takes no more than this
 -- returns            {dead letters dropped, their bytes}
-
--- Of an event what comes behind its data, which may be long, takes less than this.
-local TAIL_BYTES = 2048
 
 -- The id of an event. It comes behind the data; no text has quotes that are not escaped, so that it is the last of its name.
 local function id_of(event)
-  local tail = string.sub(event, -TAIL_BYTES)
+  local tail = string.sub(event, -tail_bytes)
   local at = string.match(tail, '.*()"id":"')
   local is_read, rest = pcall(cjson.decode, "{" .. string.sub(tail, at or 1))
   return is_read and rest.id

@@ -14,6 +14,7 @@ from typing import cast
 
 import msgspec
 
+from doubledecker.model.cloud_event import ATTRIBUTES_BYTES_MAX
 from doubledecker.model.dead_letter import FIELDS, DeadLetter, LetterFilter, LetterTotals
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
@@ -44,6 +45,9 @@ _REVIVE, _DROP, _DESTROY = load("queue_redrive"), load("letter_drop"), load("let
 # As lua/dead_letters.lua packs it.
 _Record = tuple[str, str, str, int, int, int, int, str, str, str, str, str]
 _decode = msgspec.msgpack.Decoder(_Record).decode
+
+# Of an event what comes behind its data: its CloudEvent's attributes, and some fields of a few hundred bytes.
+_TAIL_BYTES = ATTRIBUTES_BYTES_MAX + 2_048
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,16 @@ async def drop_oldest(
     partition: Partition, receiver: str, *, letters_max: int = SETTLED_MAX, bytes_enough: int = _BYTES_ENOUGH
 ) -> DroppedLetters:
     """Drop the oldest letters, until one of the bounds is met; the journal has what they were."""
-    bounds = {"letters_max": min(letters_max, SETTLED_MAX), "bytes_enough": min(bytes_enough, _BYTES_ENOUGH)}
-    dropped, size = cast("tuple[int, int]", await partition.run(_DROP, receiver=receiver, **bounds))
+    dropped, size = cast(
+        "tuple[int, int]",
+        await partition.run(
+            _DROP,
+            receiver=receiver,
+            letters_max=min(letters_max, SETTLED_MAX),
+            bytes_enough=min(bytes_enough, _BYTES_ENOUGH),
+            tail_bytes=_TAIL_BYTES,
+        ),
+    )
     return DroppedLetters(dropped, size)
 
 
