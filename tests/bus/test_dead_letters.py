@@ -12,6 +12,7 @@ from doubledecker.model.attempt import AttemptFilter
 from doubledecker.model.cloud_event import ATTRIBUTES_BYTES_MAX
 from doubledecker.model.dead_letter import DeadLetter, LetterFilter
 from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import attempts, counters, journal
 from doubledecker.store import dead_letters as kept
@@ -39,19 +40,19 @@ async def test_the_oldest_leave_beyond_a_number(plain: Partitions):
     await add(plain, 30)
     await add(plain, 5, receiver="@jobs")
 
-    lost = await dead_letters.drop_beyond(plain, LetterBounds(10, NO_BOUND))
+    lost = await dead_letters.drop_beyond(plain, Registry(), LetterBounds(10, NO_BOUND))
 
     assert {name: each.letters for name, each in lost.items()} == {RECEIVER: 20}
     assert await numbers(plain) == list(range(20, 30))
     assert await numbers(plain, "@jobs") == list(range(5))
-    assert await dead_letters.drop_beyond(plain, LetterBounds(10, NO_BOUND)) == {}
+    assert await dead_letters.drop_beyond(plain, Registry(), LetterBounds(10, NO_BOUND)) == {}
 
 
 async def test_the_oldest_leave_beyond_bytes(plain: Partitions):
     await add(plain, 30)
     size = (await kept.sizes(plain.home))[RECEIVER]
 
-    lost = await dead_letters.drop_beyond(plain, LetterBounds(NO_BOUND // 1_000, size // 2))
+    lost = await dead_letters.drop_beyond(plain, Registry(), LetterBounds(NO_BOUND // 1_000, size // 2))
 
     assert 15 <= lost[RECEIVER].letters <= 16
     assert (await kept.sizes(plain.home))[RECEIVER] <= size // 2
@@ -64,7 +65,7 @@ async def test_over_several_partitions_they_are_bounded_together(
     monkeypatch.setattr(dead_letters, "_DROPPED_TOGETHER", 1)
     await add(partitions, 31)
 
-    await dead_letters.drop_beyond(partitions, LetterBounds(10, NO_BOUND))
+    await dead_letters.drop_beyond(partitions, Registry(), LetterBounds(10, NO_BOUND))
 
     assert await numbers(partitions) == list(range(21, 31))
 
@@ -72,7 +73,7 @@ async def test_over_several_partitions_they_are_bounded_together(
 async def test_what_leaves_is_journaled_and_counted(plain: Partitions):
     await add(plain, 6)
 
-    await dead_letters.drop_beyond(plain, LetterBounds(1, NO_BOUND))
+    await dead_letters.drop_beyond(plain, Registry(), LetterBounds(1, NO_BOUND))
 
     entries = await journal.read(plain.home, "attempts")
     records = [msgspec.json.decode(value, type=AttemptRecord) for entry in entries for _, value in entry.fields]
@@ -125,7 +126,7 @@ async def test_what_is_purged_while_it_is_dropped_is_either(plain: Partitions):
     await add(plain, 200)
     ids = [a_letter(n).id for n in range(200)]
 
-    dropping = dead_letters.drop_beyond(plain, LetterBounds(20, NO_BOUND))
+    dropping = dead_letters.drop_beyond(plain, Registry(), LetterBounds(20, NO_BOUND))
     lost, *purged = await asyncio.gather(
         dropping, *(kept.purge(plain.home, RECEIVER, ids[n : n + 10]) for n in range(0, 200, 10))
     )

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from conftest import Topology
+from doubledecker.bus import dead_letters
+from doubledecker.bus.dead_letters import LetterBounds
+from doubledecker.model.routing import Registry
+from doubledecker.store import dead_letters as kept
+from doubledecker.store import registry
 from harness import ROOT_KEY, TestBus, a_bus, an_event
+from letters import a_letter
 from receiver import Receiver
 from web.asking import ask
 from worker.test_deliver import _until
@@ -60,6 +66,23 @@ async def test_a_client_finds_the_attempts_at_its_receivers_with_all_that_is_kno
         assert await walk(bus, "/subscriber/attempts", ann, limit=1) == found
         answer = await ask(bus, "GET", "/subscriber/attempts", ann)
         assert (answer.json["before"], answer.json["older"]) == (None, "")
+
+
+async def test_dead_letters_that_were_dropped_are_shown_to_the_owner_of_their_queue(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        body = {"pattern": ".*", "callback": "http://127.0.0.1:9/"}
+        assert (await ask(bus, "PUT", "/queues/jobs", ann, json=body)).status == 201
+        await kept.add(bus.partitions.home, "@jobs", [a_letter(1), a_letter(2)])
+        known = Registry()
+        await registry.refresh(bus.partitions.home, known)
+        await dead_letters.drop_beyond(bus.partitions, known, LetterBounds(1, 2**40))
+
+        [found] = await attempts(bus, "/queues/jobs/attempts", ann)
+
+        assert (found["outcome"], found["events"], found["attempt"]) == ("dropped", ["e1"], 0)
+        assert await attempts(bus, "/attempts?event=e1", ann) == [found]
+        assert await attempts(bus, "/attempts?event=e1", bob) == []
 
 
 async def test_attempts_at_a_queues_callback_are_its_owners_too(one: Topology):

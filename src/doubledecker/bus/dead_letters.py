@@ -208,7 +208,7 @@ async def _settle(
     raise BusAway(why, detail=why)
 
 
-async def drop_beyond(partitions: Partitions, bounds: LetterBounds) -> dict[str, DroppedLetters]:
+async def drop_beyond(partitions: Partitions, known: Registry, bounds: LetterBounds) -> dict[str, DroppedLetters]:
     """Drop the oldest letters of receivers that have more than they may; returns what each lost.
 
     Over several partitions those of the one with the oldest go first, some at a time.
@@ -222,11 +222,17 @@ async def drop_beyond(partitions: Partitions, bounds: LetterBounds) -> dict[str,
     found = {}
     for receiver in large:
         letters = sum(part[receiver] for part in counts) - bounds.letters_max
-        found[receiver] = await _drop(partitions, receiver, letters, total[receiver] - bounds.bytes_max)
+        size = total[receiver] - bounds.bytes_max
+        found[receiver] = await _drop(partitions, receiver, letters, size, owner=_owner(known, receiver))
     return {receiver: lost for receiver, lost in found.items() if lost.letters}
 
 
-async def _drop(partitions: Partitions, receiver: str, letters: int, size: int) -> DroppedLetters:
+def _owner(known: Registry, receiver: str) -> str:
+    queue = known.queues.get(receiver[1:]) if receiver.startswith("@") else None
+    return queue.receiver.client if queue else ""
+
+
+async def _drop(partitions: Partitions, receiver: str, letters: int, size: int, *, owner: str) -> DroppedLetters:
     """Drop at least so many letters, and so many bytes of them."""
     lost = DroppedLetters(0, 0)
     for _ in range(_DROP_CALLS_MAX):
@@ -238,7 +244,7 @@ async def _drop(partitions: Partitions, receiver: str, letters: int, size: int) 
         more = letters - lost.letters if lost.letters < letters else _DROPPED_TOGETHER
         enough = size - lost.bytes if lost.letters >= letters else 2**53
         gone = await dead_letters.drop_oldest(
-            partition, receiver, letters_max=min(more, _DROPPED_TOGETHER), bytes_enough=enough
+            partition, receiver, owner=owner, letters_max=min(more, _DROPPED_TOGETHER), bytes_enough=enough
         )
         lost = DroppedLetters(lost.letters + gone.letters, lost.bytes + gone.bytes)
         if gone.letters == 0:

@@ -9,6 +9,7 @@
 -- key  journal_attempts  journal:attempts      stream  one entry a delivery attempt; here, what was dropped by reason and status
 -- keys queue_state       queue:state:<queue>   hash    dropped: how many messages a queue has dropped
 -- arg  receiver      text  whose they are
+-- arg  owner         text  the client that has the queue; empty for root, and for a subscriber
 -- arg  letters_max   int   how many to drop at most
 -- arg  bytes_enough  int   stop when so many bytes of them are gone
 -- arg  tail_bytes    int   of an event what comes behind its data, which may be long, takes no more than this
@@ -34,7 +35,7 @@ for _, it in ipairs(letters) do
   local why = "dead letter: " .. it.reason .. " " .. it.status
   records[why] = records[why] or {
     batch = "", subscriber = receiver, attempt = 0, outcome = "dropped", took_ms = 0, at = now, events = {},
-    status = it.status > 0 and it.status or nil, detail = why,
+    status = it.status > 0 and it.status or nil, detail = why, owner = owner,
   }
   table.insert(records[why].events, id_of(it.event) or it.id)
 end

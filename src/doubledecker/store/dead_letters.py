@@ -140,14 +140,23 @@ async def revive(
 
 
 async def drop_oldest(
-    partition: Partition, receiver: str, *, letters_max: int = SETTLED_MAX, bytes_enough: int = _BYTES_ENOUGH
+    partition: Partition,
+    receiver: str,
+    *,
+    owner: str = "",
+    letters_max: int = SETTLED_MAX,
+    bytes_enough: int = _BYTES_ENOUGH,
 ) -> DroppedLetters:
-    """Drop the oldest letters, until one of the bounds is met; the journal has what they were."""
+    """Drop the oldest letters, until one of the bounds is met; the journal has what they were.
+
+    `owner` is the client that has the queue, who then finds that in the journal; empty for root and for subscribers.
+    """
     dropped, size = cast(
         "tuple[int, int]",
         await partition.run(
             _DROP,
             receiver=receiver,
+            owner=owner,
             letters_max=min(letters_max, SETTLED_MAX),
             bytes_enough=min(bytes_enough, _BYTES_ENOUGH),
             tail_bytes=_TAIL_BYTES,

@@ -138,9 +138,11 @@ class Autodrop:
     async def _drop_messages(self, run: _Run, held: DroppingQueue, wanted: int) -> int:
         """Drop dead letters, then, of a queue, what waits."""
         queue, partition = self._queue(held), run.partition(held.partition)
+        owner = queue.receiver.client if queue else ""
         messages, size = 0, 0
         while size < wanted and run.spend():
-            lost = await dead_letters.drop_oldest(partition, held.receiver, bytes_enough=wanted - size)
+            enough = wanted - size
+            lost = await dead_letters.drop_oldest(partition, held.receiver, owner=owner, bytes_enough=enough)
             if lost.letters == 0:
                 break
             messages, size = messages + lost.letters, size + lost.bytes

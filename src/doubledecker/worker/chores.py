@@ -144,7 +144,8 @@ class Chores:
     async def keep_bounds(self) -> None:
         """Drop what is beyond bounds: batches that wait for subscribers, dead letters of receivers."""
         await self._backlogs.run()
-        for receiver, lost in (await bus_letters.drop_beyond(self._partitions, self._rules.letters)).items():
+        known = self._live.snapshot
+        for receiver, lost in (await bus_letters.drop_beyond(self._partitions, known, self._rules.letters)).items():
             _log.warning("letters.dropped", receiver=receiver, letters=lost.letters, bytes=lost.bytes)
 
     async def sweep(self) -> None:
