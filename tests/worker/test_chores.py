@@ -277,6 +277,24 @@ async def test_the_sweep_ends_the_subscriber_of_a_client_that_a_process_died_bef
             assert await partition.command("EXISTS", partition.key(f"batches:index:{token}")) == 0
 
 
+async def test_who_subscribes_anew_has_no_letters_from_before_though_a_process_died(topology: Topology):
+    """They stayed where batches waited as well."""
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        secret = await bus.token("s")
+        await bus.subscribe(secret, DEAD_URL, "widgets", timeout=60_000)
+        await bus.publish(await bus.token("publisher"), [an_event(n, tenant=f"t{n}") for n in range(20)])
+        home = other.partitions.home
+        [token] = await subscribers.all_tokens(home)
+        for partition in other.partitions.all:
+            await dead_letters.add(partition, token, [a_letter(1)])
+        await subscribers.delete(home, token)
+
+        await bus.subscribe(secret, DEAD_URL, "widgets", timeout=60_000)
+
+        for partition in other.partitions.all:
+            assert [letter.id async for letter in dead_letters.each(partition, token, most=9)] == []
+
+
 async def _limit(partition: Partition, subscriber: Subscriber) -> int:
     return (await receivers.states(partition, [subscriber.token]))[subscriber.token].limit
 

@@ -237,6 +237,8 @@ class LiveRegistry:
             if former is None:
                 # Whoever ended its former self may have died before this.
                 await self._retire(token)
+                for partition in self._partitions.all:
+                    await self.destroy_letters(partition, token)
             topics = subscriber.topics
             beginning = await bulk.beginning(self._partitions, topics) if subscriber.is_bulk else bulk.NOWHERE
             version = await subscribers.save(self._partitions.home, subscriber, beginning, seen=seen)
