@@ -9,7 +9,11 @@ from msgspec import structs
 
 from conftest import Topology
 from doubledecker.assembly import build
+from doubledecker.bus.dead_letters import LetterOwner
+from doubledecker.bus.letter_jobs import NAME, LetterJobs
 from doubledecker.bus.receiver_states import ReceiverStates
+from doubledecker.model.dead_letter import LetterFilter
+from doubledecker.model.job import Job
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.settlement import Settlement
 from doubledecker.model.subscriber import Halt, Subscriber
@@ -17,6 +21,7 @@ from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
 from doubledecker.queues import view
 from doubledecker.store import batches, counters, dead_letters, deliveries, jobs, receivers, registry, subscribers
+from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import LeasedMessage
 from doubledecker.store.receivers import Answer, Permit
@@ -293,6 +298,34 @@ async def test_who_subscribes_anew_has_no_letters_from_before_though_a_process_d
 
         for partition in other.partitions.all:
             assert [letter.id async for letter in dead_letters.each(partition, token, most=9)] == []
+
+
+async def test_a_job_over_letters_that_is_begun_as_another_ends_is_carried_out_at_once(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """It waited for the sweep."""
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets")
+        await other.registry.refresh()
+        home, [token] = other.partitions.home, other.registry.snapshot.subscribers
+        await dead_letters.add(home, token, [a_letter(1)])
+        owner = LetterOwner.find(other.registry.snapshot, token, client=token)
+        letter_jobs = LetterJobs(other.partitions, other.registry)
+        assert owner is not None
+        # Its aux job is at work, and has found nothing that runs.
+        await jobs.push(home, Job(NAME, (token,)))
+        [taken] = (await jobs.take(home, ["slot"], process="p")).taken
+        real = jobs.ack
+
+        async def begin_before(taken: Taken) -> None:
+            await letter_jobs.begin(owner, "purge", LetterFilter(), rate_per_s=1)
+            await real(taken)
+
+        monkeypatch.setattr(jobs, "ack", begin_before)
+        await _chores(other).run(taken)
+
+        [again] = (await jobs.take(home, ["slot"], process="p")).taken
+        assert again.job == taken.job
 
 
 async def _limit(partition: Partition, subscriber: Subscriber) -> int:

@@ -103,6 +103,15 @@ class LetterJobs:
             if job.is_running:
                 raise RetryLater(await self._work(job))
 
+    async def look_again(self, receiver: str) -> None:
+        """Have a job carried out that was begun as the aux job ended.
+
+        That did not see it, and kept another from being added.
+        """
+        for job in await letter_jobs.of(self._home, receiver):
+            if job.is_running:
+                await self._push(job)
+
     async def sweep(self) -> None:
         """Have jobs carried out whose process died as it began them, and forget those of receivers that are gone."""
         for job in await letter_jobs.running(self._home):

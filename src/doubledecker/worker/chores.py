@@ -108,6 +108,8 @@ class Chores:
         else:
             _log.error("job.unknown", job=name, args=args)
         await jobs.ack(taken)
+        if name == LETTER_JOB:
+            await self._letter_jobs.look_again(*args)
 
     async def monitor(self) -> None:
         """Send telemetry to the metric adapters."""
