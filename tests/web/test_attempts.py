@@ -120,7 +120,18 @@ async def test_attempts_are_chosen_by_outcome_status_and_time(one: Topology):
 
 
 @pytest.mark.parametrize(
-    "query", ["outcome=bad", "status=x", "status=1000", "from=then", "before=1", "limit=0", "limit=1001", "colour=red"]
+    "query",
+    [
+        "outcome=bad",
+        "status=x",
+        "status=1000",
+        "status=600",
+        "from=then",
+        "before=1",
+        "limit=0",
+        "limit=1001",
+        "colour=red",
+    ],
 )
 async def test_a_query_that_cannot_be_meant_is_400_and_says_what_is_allowed(one: Topology, query: str):
     async with a_bus(one, workers=0) as bus:

@@ -29,7 +29,7 @@ from doubledecker.delivery.hosts import Hosts, VettedHost
 from doubledecker.errors import AnswerBroken, OutOfDescriptors, ReceiverUnreachable
 from doubledecker.model import callback as callbacks
 from doubledecker.model.callback import CallbackUrl
-from doubledecker.model.outcome import is_own_failure
+from doubledecker.model.outcome import STATUSES, is_own_failure
 
 # Of a body that is not kept: more than any error page that servers send by themselves.
 _BODY_BYTES_MAX = 65_536
@@ -49,7 +49,6 @@ _HEADERS_KEPT_MAX = 20
 _HEADER_CHARS_MAX = 256
 # Answers before the answer, such as 100 Continue and 103 Early Hints. We ask for none, and a few are harmless.
 _INTERIM = range(100, 200)
-_STATUSES = range(100, 600)
 _INTERIM_MAX = 8
 # Most servers keep an idle connection for longer than this, so that they seldom close one that is about to be used.
 _IDLE_S_MAX = 15.0
@@ -381,7 +380,7 @@ class _Connection(asyncio.Protocol):
                 self._fail(f"more than {_INTERIM_MAX} interim answers")
                 raise _StopParsing
             return
-        if self._status not in _STATUSES:
+        if self._status not in STATUSES:
             self._fail(f"the status is {self._status:03}")
             raise _StopParsing
         self._has_head = True

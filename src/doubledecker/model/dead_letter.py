@@ -8,6 +8,7 @@ import msgspec
 
 from doubledecker.errors import BadRequest
 from doubledecker.model.event import check_tenant, check_topic
+from doubledecker.model.outcome import STATUSES
 
 # What is kept of an answer; longer ones are cut.
 ANSWER_BYTES_MAX = 2_048
@@ -15,8 +16,6 @@ ANSWER_BYTES_MAX = 2_048
 # By which values letters are indexed.
 FIELDS = ("topic", "tenant", "reason", "status")
 REASONS = ("attempts", "age", "rejected", "lease")
-# Some servers answer with numbers of their own, such as 999.
-_STATUSES = range(100, 1_000)
 
 
 # A page ends where a letter stands: its stamp and its partition.
@@ -88,7 +87,7 @@ class LetterFilter:
             check_tenant(self.tenant)
         if self.reason is not None and self.reason not in REASONS:
             raise BadRequest(f"reason is {self.reason[:80]!r}; it must be {' or '.join(REASONS)}")
-        if self.status and self.status not in _STATUSES:
+        if self.status and self.status not in STATUSES:
             raise no_status(str(self.status))
 
     def means(self, letter: DeadLetter) -> bool:

@@ -9,6 +9,10 @@ import msgspec
 _GONE, _TOO_MANY, _UNAVAILABLE = 410, 429, 503
 
 
+# Of answers; one with another status is broken.
+STATUSES = range(100, 600)
+
+
 class OutcomeKind(Enum):
     """How an attempt ended; the values appear in logs, counters and the journal."""
 

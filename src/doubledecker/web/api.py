@@ -21,7 +21,7 @@ from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenWanted
 from doubledecker.model.topic import TopicView
-from doubledecker.web.attempts import OUTCOMES, AttemptRoutes, AttemptsAnswer
+from doubledecker.web.attempts import OUTCOMES, STATUS, AttemptRoutes, AttemptsAnswer
 from doubledecker.web.cloud_events import BATCH, STRUCTURED, CloudEventBody
 from doubledecker.web.dead_letters import (
     ChosenBody,
@@ -114,7 +114,7 @@ _STREAM = (
 _OF_EVENT = Parameter("query", "event", "The id of an event; required", Annotated[str, matching(EVENT_ID)], "evt-1")
 _ATTEMPTS = (
     Parameter("query", "outcome", "Only this outcome", Annotated[str, one_of([*OUTCOMES, FAILED])], "refused"),
-    Parameter("query", "status", "Only this status", Annotated[str, matching(re.compile("[1-9][0-9]{2}"))], "503"),
+    Parameter("query", "status", "Only this status", Annotated[str, matching(STATUS)], "503"),
     Parameter("query", "from", "Only those written from then on, in ISO 8601", example="2026-11-15T11:00:00Z"),
     Parameter("query", "to", "Only those written before then", example="2030-11-15T12:00:00Z"),
     Parameter("query", "before", "Only those older than the one with this id", example="1763200000123-0-0"),

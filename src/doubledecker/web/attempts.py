@@ -23,7 +23,8 @@ from doubledecker.web.receivers import ReceiverFinder
 from doubledecker.web.turns import ClientLocks
 
 OUTCOMES = (*(kind.value for kind in OutcomeKind), DROPPED)
-_STATUS = re.compile(r"[1-9][0-9]{2}")
+# As model/outcome.py has them.
+STATUS = re.compile(r"[1-5][0-9]{2}")
 _PARAMETERS = ("before", "limit", "outcome", "status", "from", "to")
 
 
@@ -119,7 +120,7 @@ def parse(query: QueryParams, receivers: frozenset[str] | None, event: str = "")
         words = ", ".join(OUTCOMES)
         raise BadRequest(f"outcome is {outcome[:80]!r}; it must be {words}, or {FAILED}: all but the first")
     status = query.get("status")
-    if status is not None and not _STATUS.fullmatch(status):
+    if status is not None and not STATUS.fullmatch(status):
         raise BadRequest(f"status is {status[:80]!r}; it must be an HTTP status, like 503")
     begin, end, before = query.get("from"), query.get("to"), query.get("before")
     return AttemptFilter(

@@ -19,6 +19,7 @@ from doubledecker.errors import BadRequest, NotFound
 from doubledecker.model import event, moment, schema
 from doubledecker.model.dead_letter import REASONS, DeadLetter, LetterFilter, LetterPlace, no_status
 from doubledecker.model.event import Tenant, TopicName
+from doubledecker.model.outcome import STATUSES
 from doubledecker.model.schema import Count, DryRun, Shape, between, one_of, up_to
 from doubledecker.model.token import Caller
 from doubledecker.store.letter_jobs import LetterJob
@@ -89,7 +90,7 @@ class ChosenBody(msgspec.Struct, forbid_unknown_fields=True):
     topic: TopicName | None = None
     tenant: str | int | None = None
     reason: Annotated[str, one_of(REASONS)] | None = None
-    status: Annotated[int, between(0, 999)] | None = None
+    status: Annotated[int, between(0, STATUSES[-1])] | None = None
     begin: Annotated[str, Meta(description="Only those that died from then on, in ISO 8601")] | None = msgspec.field(
         default=None, name="from"
     )
