@@ -143,7 +143,9 @@ class Receiver:
     def end_call(self, done: Done, now: Moment) -> None:
         """What a call says of its receiver."""
         what, raises = done.settlement.what, done.settlement.raises
-        if what in {"returned", "gone"} or done.anew_since < self.anew_since:
+        if what == "returned" and self.next != BEGINNING:
+            self.next = self.next.after(-self.every)
+        if what in {"returned", "gone", "cut"} or done.anew_since < self.anew_since:
             return
         is_newer = done.anew_since > self.anew_since
         if is_newer:

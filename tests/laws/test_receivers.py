@@ -46,13 +46,13 @@ some_ages = st.integers(0, 2)
 
 @st.composite
 def some_settlement(draw: st.DrawFn) -> Settlement:
-    what = draw(st.sampled_from(["delivered", "delivered", "refused", "failed", "failed", "returned"]))
+    what = draw(st.sampled_from(["delivered", "delivered", "refused", "failed", "failed", "returned", "cut"]))
     if what == "delivered":
         return DELIVERED
     retry_ages = draw(st.integers(0, 2) if what == "refused" else st.integers(-1, 1))
     retry_ms = FIRST if retry_ages < 0 else retry_ages * AGE_MS
-    if what == "returned":
-        return Settlement("returned", retry_ms=retry_ms, is_counted=draw(st.booleans()))
+    if what in {"returned", "cut"}:
+        return Settlement(what, retry_ms=retry_ms, is_counted=draw(st.booleans()))
     probe_ms = draw(some_ages) * AGE_MS
     kind: What = "refused" if what == "refused" else "failed"
     parts_max, is_counted = draw(st.integers(0, 2)), draw(st.booleans())

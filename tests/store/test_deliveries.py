@@ -12,7 +12,7 @@ from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway
 from doubledecker.model.event import EventKind
 from doubledecker.model.routing import Route
-from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
+from doubledecker.model.settlement import CUT, DELIVERED, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, dead_letters, deliveries, events, receivers
 from doubledecker.store.deliveries import Settled, Turn
@@ -147,6 +147,18 @@ async def test_nobody_is_told_to_wait_for_longer_than_a_day(plain: Partitions):
 
     assert (turn.results[0].is_ours, turn.jobs, turn.wait_ms) == (True, [], DAY_MS)
     assert (again.answer, again.wait_ms) == (Answer.PACED, DAY_MS)
+
+
+async def test_a_job_that_is_given_back_without_a_call_uses_up_none_of_the_rate(plain: Partitions):
+    """One that was cut short does: its receiver may have been called."""
+    home = plain.home
+    await publish(home, replace(a_receiver("ann"), rate_per_s=0.001), batches=2)
+    [job] = (await take(home, "s")).jobs
+
+    [again] = (await take(home, "s", settled=[Settled(job, RETURNED)])).jobs
+    cut = await take(home, "s", settled=[Settled(again, CUT)])
+
+    assert (again.batch, cut.jobs) == (job.batch, [])
 
 
 async def test_a_turn_gives_no_further_job_when_those_given_hold_enough(

@@ -177,10 +177,8 @@ local function dispose(it, bid, is_counted, delay_ms, events, change)
   elseif kind == "dead" then
     give_up(it, bid, events, change[2], change[3])
   elseif kind == "wait" then
-    give_call_back(it)
     wait_in_lane(it, bid, change[2])
   elseif kind == "divide" then
-    give_call_back(it)
     divide(it, bid, unpack(change, 2))
   else
     if is_counted then
@@ -206,6 +204,9 @@ local function settle(
   local before = it.failures
   it.held = math.max(0, it.held - 1)
   leave(it, slot)
+  if what == "returned" then
+    give_call_back(it)
+  end
   end_call(it, what, anew_since, failures, raises, probe_ms, string.match(bid, "^[^.]+"), parts_max)
   notice_change(it, before, why)
   if what == "delivered" and #change == 0 then

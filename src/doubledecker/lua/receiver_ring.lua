@@ -192,7 +192,7 @@ end
 
 -- A job was given for a call that is not made.
 local function give_call_back(it)
-  it.next_at = it.next_at - it.every_ms
+  it.next_at = math.max(0, it.next_at - it.every_ms)
 end
 
 -- It is not called for so long.
@@ -338,12 +338,12 @@ local function is_evidence(it, root, parts_max)
   return it.parts > parts_max
 end
 
--- A call has ended with `what`: delivered, refused, failed, or returned or gone when nobody was called. `anew_since` is the
+-- A call has ended with `what`: delivered, refused, failed, cut when it was cut short, or returned or gone when nobody was called. `anew_since` is the
 -- receiver's as it was called: that may have been before it moved, or at an address that nobody has told this partition.
 -- `failures` is how many there were when the call began: what failed together counts once. `raises` is 1 if it is evidence of its own, not the same
 -- batch once more. `root` is the batch, as it was published, that this one is a part of, or is; empty for what has none.
 local function end_call(it, what, anew_since, failures, raises, probe_ms, root, parts_max)
-  if what == "returned" or what == "gone" or anew_since < it.anew_since then
+  if what == "returned" or what == "gone" or what == "cut" or anew_since < it.anew_since then
     return
   end
   if anew_since > it.anew_since then

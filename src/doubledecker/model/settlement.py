@@ -5,9 +5,9 @@ from typing import Literal
 
 import msgspec
 
-# delivered: it is done. refused: its content is to blame. failed: its receiver is. returned: nobody was called.
-# gone: its receiver is not there any more.
-What = Literal["delivered", "refused", "failed", "returned", "gone"]
+# delivered: it is done. refused: its content is to blame. failed: its receiver is. returned: nobody was called, so its
+# rate allows another call. cut: what came of a call is unknown. gone: its receiver is not there any more.
+What = Literal["delivered", "refused", "failed", "returned", "cut", "gone"]
 FIRST = -1
 # Between the id of a batch as it was published and the path of a part of it: a 0 or 1 for each halving.
 PATH = "."
@@ -39,8 +39,10 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 DELIVERED = Settlement("delivered")
-# Nobody was called, so it is no attempt; after an error that nobody foresaw it counts as one (worker/deliver.py).
+# Nobody was called, so it is no attempt.
 RETURNED = Settlement("returned", is_counted=False)
+# A process that stops does not wait for the answer.
+CUT = Settlement("cut", is_counted=False)
 GONE = Settlement("gone")
 
 

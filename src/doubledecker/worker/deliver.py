@@ -27,7 +27,7 @@ from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.batch_part import LETTERS_MAX
 from doubledecker.model.dead_letter import DeadLetter
-from doubledecker.model.settlement import FIRST, GONE, RETURNED, Settlement
+from doubledecker.model.settlement import CUT, FIRST, GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
@@ -301,6 +301,9 @@ class Deliveries:
             # Home is away, or nobody can be called: the job goes back to the front of its line after a while, so that
             # no other overtakes it.
             await asyncio.sleep(_PAUSE_S)
+        except asyncio.CancelledError:
+            done = (Settled(job, CUT), None)
+            raise
         except Exception:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
             _log.exception("job.failed", job="batch", args=job.held)
             done = (Settled(job, self._after_error(job)), None)
@@ -339,8 +342,8 @@ class Deliveries:
         """
         receiver = self._registry.snapshot.subscribers.get(job.token)
         if receiver is not None and receiver.ordered:
-            return Settlement("returned", pause_ms=_ERROR_DELAY_MS)
-        return Settlement("returned", retry_ms=_ERROR_DELAY_MS)
+            return Settlement("cut", pause_ms=_ERROR_DELAY_MS)
+        return Settlement("cut", retry_ms=_ERROR_DELAY_MS)
 
     async def _look_for(self, token: str) -> Settlement:
         """Settle a job whose receiver this process does not know: it may be new, or gone.
