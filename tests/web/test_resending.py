@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import json
 
 from conftest import Topology
 from doubledecker.store import journal
-from harness import ROOT_KEY, TestBus, a_bus, an_event
+from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from receiver import Receiver
 from web.asking import Answer, ask, waiting
 from web.test_attempts import attempts
@@ -124,6 +125,28 @@ def _on(topic: str, ids: list[str], **fields: object) -> list[dict[str, object]]
 
 def _have_all(count: int) -> Callable[[list[dict[str, Any]]], bool]:
     return lambda rows: sum(row["event_count"] for row in rows) == count
+
+
+async def test_of_cloud_events_with_one_id_the_one_whose_source_is_named_is_sent_again(one: Topology):
+    """The newest was sent, whichever was meant."""
+    async with a_bus(one) as bus, Receiver() as hook:
+        ann = await bus.token("ann")
+        await bus.subscribe(ann, hook.url, "widgets", timeout=0)
+        for source in ("/a", "/b"):
+            event = {"specversion": "1.0", "id": "1", "source": source, "type": "paid", "topic": "widgets"}
+            headers = {**basic(ann), "Content-Type": "application/cloudevents+json"}
+            async with bus.http.post(f"{bus.url}/events", data=json.encode(event), headers=headers) as published:
+                assert published.ok
+        await hook.until_events(2)
+
+        unclear = await resend(bus, ann, {"event": "1"})
+        named = await resend(bus, ann, {"event": "1", "source": "/a"})
+        unknown = await resend(bus, ann, {"event": "1", "source": "/c"})
+        await hook.until_events(3)
+
+        assert (unclear.status, named.status, unknown.status) == (409, 202, 404)
+        assert "of the sources /a, /b" in unclear.json["detail"]
+        assert hook.events[2]["cloudevent"] == {"source": "/a"}
 
 
 async def test_a_request_that_is_repeated_under_its_key_sends_once(topology: Topology):

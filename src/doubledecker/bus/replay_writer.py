@@ -22,6 +22,7 @@ from doubledecker.bus.notify import Notifier
 from doubledecker.bus.publish import Group
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import JournalFull, NotFound
+from doubledecker.model import cloud_event
 from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.replay import Replay
 from doubledecker.model.routing import Registry, Route
@@ -109,7 +110,7 @@ class TopicTarget:
         publisher = self.replay.publisher
         if publisher not in snapshot.tokens:
             raise NotFound(f"the client {publisher!r}, whose topic it was, is gone")
-        id_ = repeatable_event_id(self.id, event.id)
+        id_ = repeatable_event_id(self.id, cloud_event.known_by(event))
         new = structs.replace(event, topic=self.replay.name, id=id_, replay=self.id, replay_of=event.id)
         message = encode(new)
         route = snapshot.route_event(new.kind, publisher, key=new.key, message=message)

@@ -17,7 +17,7 @@ from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, NotFound, QueueFull
-from doubledecker.model import quota
+from doubledecker.model import cloud_event, quota
 from doubledecker.model.event import AcceptedEvent, EventKind, encode
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.subscriber import Subscriber
@@ -104,7 +104,7 @@ class Resender:
 
 def _routed(event: AcceptedEvent, receiver: Subscriber, snapshot: Registry, *, caller: str, key: str) -> RoutedEvent:
     # No event's own id has spaces.
-    once = f"{RESENT} {caller} {receiver.token} {event.id} {key}" if key else ""
+    once = f"{RESENT} {caller} {receiver.token} {cloud_event.known_by(event)} {key}" if key else ""
     message = encode(structs.replace(event, replay=RESENT))
     return RoutedEvent(_route(event, receiver.token, snapshot), message, receiver.client or ROOT_NAME, once)
 

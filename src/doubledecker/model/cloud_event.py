@@ -135,8 +135,32 @@ class OfferedCloudEvent(msgspec.Struct, frozen=True, gc=False):
     @property
     def repeat_id(self) -> str:
         """By which a repeat is known: an id is its source's alone. No event without a source can have the same."""
-        name = f"{self.source}\n{self.offered.id}".encode()
-        return f"ce {hashlib.sha256(name).hexdigest()[:32]}"
+        return _repeat_id(self.source, self.offered.id)
+
+
+def _repeat_id(source: str, id_: str | None) -> str:
+    name = f"{source}\n{id_}".encode()
+    return f"ce {hashlib.sha256(name).hexdigest()[:32]}"
+
+
+class _Sourced(msgspec.Struct, gc=False):
+    """Of the attributes that are kept, whose event it is."""
+
+    source: str = ""
+
+
+_SOURCED = msgspec.json.Decoder(_Sourced)
+
+
+def source_of(event: AcceptedEvent) -> str:
+    """The source of an event that came as a CloudEvent, whose id is that source's alone; else empty."""
+    return "" if event.cloudevent is UNSET else _SOURCED.decode(event.cloudevent).source
+
+
+def known_by(event: AcceptedEvent) -> str:
+    """What tells an event from others with its id: the id, and of a CloudEvent its source with it."""
+    source = source_of(event)
+    return _repeat_id(source, event.id) if source else event.id
 
 
 def accept(item: OfferedCloudEvent, *, now_ms: int, limits: EventLimits) -> AcceptedEvent:

@@ -15,6 +15,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from doubledecker.model import cloud_event
 from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.position import Position
 from doubledecker.store import shared_connection
@@ -208,7 +209,8 @@ async def next_page(partition: Partition, *, after: str, count: int) -> Page[Kep
 async def find_events(partition: Partition, ids: Collection[str], *, from_ms: int, upto_ms: int) -> EventsFound:
     """Events with these ids that were accepted in that time, as far as a bounded look comes, from the newest on.
 
-    An id is its publisher's alone: others may use it too. Of one publisher's on one topic the newest is returned.
+    An id is its publisher's alone: others may use it too. Of one publisher's on one topic, and of one source, the
+    newest is returned.
     """
     first, last = f"{from_ms}-0", f"{upto_ms}-{_LAST}"
     found: dict[tuple[str, str, str], FoundEvent] = {}
@@ -219,7 +221,7 @@ async def find_events(partition: Partition, ids: Collection[str], *, from_ms: in
             return EventsFound(list(found.values()), is_whole=True)
         # In a thread: inflating a megabyte takes some milliseconds.
         for each in await asyncio.to_thread(_among, some, ids):
-            found.setdefault((each.event.id, each.publisher, each.event.topic), each)
+            found.setdefault((cloud_event.known_by(each.event), each.publisher, each.event.topic), each)
         last = f"({some[-1].id}"
     return EventsFound(list(found.values()), is_whole=False)
 

@@ -1,7 +1,8 @@
 """Sending past events to one receiver again: found in the journal, else in the lake, then sent (bus/resending.py).
 
-An event's id is its publisher's: another client may publish an event of its own with the same id. So only events that
-the receiver would get are sent again, and where several of them have an id, none is until one is named by its topic.
+An event's id is its publisher's, and of a CloudEvent its source's: there may be others with the same id. So only events
+that the receiver would get are sent again, and where several of them have an id, none is until one is named by its
+topic or source.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from doubledecker import clock, log
 from doubledecker.bus.resending import Resender
 from doubledecker.errors import BadRequest, Conflict, LakeUnfit, NotFound, ReadTooLarge
-from doubledecker.model import moment, reserved, schema, uid
+from doubledecker.model import cloud_event, moment, reserved, schema, uid
 from doubledecker.model.attempt import IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, AcceptedEvent, TopicName, check_topic
@@ -54,6 +55,8 @@ class ResendBody(msgspec.Struct, forbid_unknown_fields=True):
     attempt: Annotated[str, Meta(description=f"The id of an attempt with at most {IDS_MAX} events")] | None = None
     # Where several events that the receiver gets have one id, whose is meant.
     topic: TopicName | None = None
+    # Where several CloudEvents have one id.
+    source: Annotated[str, Meta(description="The `source` of the CloudEvent that is meant")] | None = None
 
 
 class Resent(Shape):
@@ -101,7 +104,8 @@ class _Kept:
 
     def add(self, found: Iterable[_Past]) -> None:
         for each in found:
-            self._found[each.partition, each.at_ms, each.publisher, each.event.topic, each.event.id] = each
+            known_by = cloud_event.known_by(each.event)
+            self._found[each.partition, each.at_ms, each.publisher, each.event.topic, known_by] = each
 
 
 class ResendRoutes:
@@ -139,7 +143,7 @@ class ResendRoutes:
             async for wanted in self._wanted(asked, chosen, caller):
                 ids = wanted.ids
                 await self._look(kept, wanted, erasures)
-                found = _one_of_each(wanted, await self._find(wanted, kept.events, receiver, asked.topic))
+                found = _one_of_each(wanted, await self._find(wanted, kept.events, receiver, asked))
                 if len(found) == len(ids):
                     break
             if not found:
@@ -211,17 +215,17 @@ class ResendRoutes:
             )
 
     async def _find(
-        self, wanted: _Wanted, kept: Sequence[_Past], receiver: Subscriber, topic: str | None
+        self, wanted: _Wanted, kept: Sequence[_Past], receiver: Subscriber, asked: ResendBody
     ) -> list[_Past]:
         """What is found for it in the journals, and the rest in the lake if this process can read that."""
-        found = await self._fitting(kept, receiver, topic)
+        found = await self._fitting(kept, receiver, asked)
         there = {past.event.id for past in found}
         left = [id_ for id_ in wanted.ids if id_ not in there]
-        return found + (await self._fitting(await self._landed(left, wanted), receiver, topic) if left else [])
+        return found + (await self._fitting(await self._landed(left, wanted), receiver, asked) if left else [])
 
-    async def _fitting(self, found: Sequence[_Past], receiver: Subscriber, topic: str | None) -> list[_Past]:
-        """Those that the receiver gets when they are published, on this topic if one is named."""
-        some = [past for past in found if topic in {None, past.event.topic} and _may_see(past, receiver.client)]
+    async def _fitting(self, found: Sequence[_Past], receiver: Subscriber, asked: ResendBody) -> list[_Past]:
+        """Those that the receiver gets when they are published, of the topic and source that are asked for."""
+        some = [past for past in found if _is_asked(past.event, asked) and _may_see(past, receiver.client)]
         kinds = await self._resender.gets(receiver, [(past.event.kind, past.publisher) for past in some])
         return [past for past in some if (past.event.kind, past.publisher) in kinds]
 
@@ -289,15 +293,21 @@ def _carried(same: list[_Past], place: AttemptPlace | None) -> list[_Past]:
 
 
 def _only(same: list[_Past]) -> _Past:
-    """The newest of events with one id, all of one publisher and topic; raises Conflict otherwise."""
+    """The newest of events with one id, all of one publisher, topic and source; raises Conflict otherwise."""
     topics = sorted({past.event.topic for past in same})
-    if len({(past.publisher, past.event.topic) for past in same}) > 1:
+    sources = sorted({source for past in same if (source := cloud_event.source_of(past.event))})
+    if len({(past.publisher, past.event.topic, cloud_event.known_by(past.event)) for past in same}) > 1:
         named = ", ".join(topics[:_TOPICS_SHOWN])
+        of = f", of the sources {', '.join(each[:80] for each in sources[:_TOPICS_SHOWN])}" if sources else ""
         raise Conflict(
-            f"several events that this receiver gets have the id {same[0].event.id!r}, on {named}; "
-            'name one with "topic", or send it by a replay'
+            f"several events that this receiver gets have the id {same[0].event.id!r}, on {named}{of}; "
+            'name one with "topic" or, of a CloudEvent, "source", or send it by a replay'
         )
     return max(same, key=lambda past: past.at_ms)
+
+
+def _is_asked(event: AcceptedEvent, asked: ResendBody) -> bool:
+    return asked.topic in {None, event.topic} and asked.source in {None, cloud_event.source_of(event)}
 
 
 def _is_erased(event: AcceptedEvent, at_ms: int, erasures: Sequence[Erasure]) -> bool:
