@@ -161,6 +161,8 @@ async def test_attempts_are_listed_and_what_they_carried_is_sent_again(one: Topo
         older = await shop.attempts(before=newest.id, limit=1)
         of_event = await root.attempts(event=id_, status=503, start="2026-01-01")
         sent = await shop.resend(id_, topic="orders")
+        with pytest.raises(NotFound):
+            await shop.resend(id_, source="/elsewhere")
         again = await root.resend(attempt=newest.id, receiver=newest.receiver)
         await receiver.until_events(3)
 

@@ -355,12 +355,14 @@ def _attempts(
 @click.option("--attempt", metavar="ID", help="The events of this attempt, instead of one by its id")
 @_receiver
 @click.option("--topic", help="The event's, where the receiver gets several with this id")
+@click.option("--source", help="The CloudEvent's, where the receiver gets several with this id")
 @_as_caller
 def resend(
     event: str | None,
     attempt: str | None,
     receiver: str | None,
     topic: str | None,
+    source: str | None,
     secret: str | None,
     bus: str | None,
     data: Path | None,
@@ -370,7 +372,7 @@ def resend(
 
     if (event is None) == (attempt is None):
         raise click.UsageError("name an event by its id, or an attempt with --attempt")
-    attempts.resend(bus, data, secret, event=event, attempt=attempt, receiver=receiver, topic=topic)
+    attempts.resend(bus, data, secret, event=event, attempt=attempt, receiver=receiver, topic=topic, source=source)
 
 
 cli.add_command(dead)

@@ -52,10 +52,11 @@ def resend(
     attempt: str | None,
     receiver: str | None,
     topic: str | None,
+    source: str | None,
 ) -> None:
     """Have one event, or those of an attempt, sent to a receiver again; print their ids."""
     with naming.asked(bus, data, secret, receiver) as remote:
-        sent = remote.resend(event, attempt=attempt, receiver=receiver, topic=topic)
+        sent = remote.resend(event, attempt=attempt, receiver=receiver, topic=topic, source=source)
     for id_ in sent.events:
         click.echo(id_)
     if sent.missing:

@@ -234,12 +234,13 @@ class AsyncBus:
         attempt: str | None = None,
         receiver: str | None = None,
         topic: str | None = None,
+        source: str | None = None,
     ) -> ResentEvents:
         """Have the bus send one event, or those of one attempt, to a receiver again, named as in `pause`.
 
-        `topic` says which is meant where the receiver gets several events with one id.
+        `topic`, or the `source` of a CloudEvent, says which is meant where several events have one id.
         """
-        body = given({"event": event, "attempt": attempt, "topic": topic})
+        body = given({"event": event, "attempt": attempt, "topic": topic, "source": source})
         headers = {"Idempotency-Key": uuid.uuid4().hex} if self._calls.are_repeated else None
         at = of_receiver(receiver, "resend")
         return await self._calls.ask("POST", at, body, kind=ResentEvents, headers=headers)
