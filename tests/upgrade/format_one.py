@@ -257,7 +257,8 @@ async def check(partitions: Partitions, world: World) -> None:
         await _check_jobs(partition, share)
         await _check_receivers(partitions, partition, world, share)
         names = {key.removeprefix(partition.prefix) for key in await keys(partition)} - {"layout"}
-        assert {name for name in names if not KEPT.fullmatch(name)} == set()
+        left = {name for name in names if not KEPT.fullmatch(name)}
+        assert left == set()
         registry = await texts(partition, "HGETALL", "registry")
         assert registry == ["version", "format 2", "routing_version", str(20 + share.index)]
     for token in (*world.subscribers, "@hooks"):

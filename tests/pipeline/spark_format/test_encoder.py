@@ -35,7 +35,7 @@ PLAIN: dict[str, list[str | int | None]] = {
         '"\u2028\\u0000"',
         '"' + "x" * 98 + '"',
     ],
-    "traceparent": [None, f"00-{'a' * 32}-{'b' * 16}-01"],
+    "traceparent": [None, f"00-{'a' * 32}-{'b' * 16}-01", f"fe-{'0' * 31}1-{'0' * 15}a-00"],
 }
 ODD: dict[str, list[str | int | None]] = {
     "topic": [None, "", "No Topic", "a" * 65, "orders\n"],
@@ -63,7 +63,10 @@ ODD: dict[str, list[str | int | None]] = {
         *("1e999", '{"n":[-1e400]}', "[" * 10_000 + "]" * 10_000),
         *("[" * 6 + "]" * 6, '"[[[[[[ and more"', '"' + "x" * 99 + '"'),
     ],
-    "traceparent": ["", "00-x", f"00-{'A' * 32}-{'b' * 16}-01"],
+    "traceparent": [
+        *("", "00-x", f"00-{'A' * 32}-{'b' * 16}-01", f"ff-{'a' * 32}-{'b' * 16}-01"),
+        *(f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01"),
+    ],
 }
 
 Item = dict[str, str | int | None]

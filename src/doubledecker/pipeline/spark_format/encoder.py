@@ -36,7 +36,13 @@ _PATTERNS = {
     "tenant": (parsing.NAME.pattern, _NO_STEP),
     "key": (parsing.NAME.pattern,),
     "id": (parsing.EVENT_ID.pattern, _UNESCAPED),
-    "traceparent": (parsing.TRACEPARENT.pattern,),
+    # parsing.TRACEPARENT without what RE2 has not: no version ff, and no id of zeros alone.
+    "traceparent": (
+        r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}",
+        r"(?:[0-9a-e].|f[0-9a-e]).*",
+        r".{3}0{0,31}[1-9a-f].*",
+        r".{36}0{0,15}[1-9a-f].*",
+    ),
 }
 # A column of Arrow's holds two gibibytes; what is made of a larger batch might not fit.
 _BATCH_BYTES_MAX = 1_073_741_824
