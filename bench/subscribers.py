@@ -16,8 +16,9 @@ from bench.children import a_receiver
 from bench.scale import Scale
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
+from doubledecker.model import token as tokens
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import subscribers
+from doubledecker.store import registry, subscribers
 
 SLOTS = 16
 _WAITING_EACH = 2  # of the most subscribers
@@ -61,10 +62,15 @@ def seeded(count: int, callback: str) -> Callable[[str], Awaitable[None]]:
 
 async def _seed(count: int, callback: str, url: str) -> None:
     async with build.open_bus(Settings(redis_url=url)) as bus:
-        made = [_subscriber(number, callback) for number in range(count)]
+        made, home = [_subscriber(number, callback) for number in range(count)], bus.partitions.home
+        version = await registry.version(home)
+        for each in made:
+            token = tokens.make(each.token, each.token, each.token, now_ms=0)
+            version = await registry.save_token(home, token, seen=version)
         for first in range(0, count, _COPIES_PER_REQUEST):
             some = made[first : first + _COPIES_PER_REQUEST]
-            await asyncio.gather(*(subscribers.save(bus.partitions.home, each) for each in some))
+            versions = await asyncio.gather(*(subscribers.save(home, each, seen=version) for each in some))
+            assert all(versions), "each has a token"
 
 
 def _subscriber(number: int, callback: str) -> Subscriber:
