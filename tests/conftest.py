@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from hypothesis import settings
 
 from cluster import ClusterOfThree
 from doubledecker.store import nodes
@@ -40,6 +41,11 @@ _SHARED = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable" if _CLASSES.exists(
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _CHEAP_JVM + _SHARED)
 for _program in ("SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_program, _CHEAP_JVM)
+
+
+# How long an example takes is the machine's business.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
