@@ -203,11 +203,17 @@ TABLES = (
     Table(
         "Extras of a delivery",
         "A backlog drained in batches of 100, as above, to one subscriber whose deliveries carry more than plain ones: "
-        "a signature, and two headers of its own.",
+        "a signature, two headers of its own, order by key. Of an ordered one a single batch is in flight at once, and "
+        "it stands beside a plain one with one call at a time. The dial guard is in all of them.",
         (
             Row("plain: events", "extras.plain.events_per_s", "/s"),
             Row("signed, with own headers: events", "extras.signed.events_per_s", "/s"),
             Row("times the plain one", "extras.signed.times", "times", aim=_EXTRAS, is_gain=True),
+            Row("plain, one call at a time: events", "extras.single.events_per_s", "/s"),
+            Row("ordered: events", "extras.ordered.events_per_s", "/s"),
+            Row("times the plain one", "extras.ordered.times", "times", aim=_EXTRAS, is_gain=True),
+            Row("ordered, signed, with own headers: events", "extras.together.events_per_s", "/s"),
+            Row("times the plain one", "extras.together.times", "times", aim=_EXTRAS, is_gain=True),
         ),
     ),
     Table(
