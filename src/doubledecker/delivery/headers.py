@@ -34,8 +34,8 @@ _TRACED = msgspec.json.Decoder(list[_Traced])
 def own(uuid: str, headers: tuple[tuple[str, str], ...], content_type: str) -> bytes:
     """What each request to a receiver has, as lines; an empty body has no content type."""
     credential = base64.b64encode(f"{uuid}:x".encode())
-    told = {"Content-Type": content_type} if content_type else {}
-    return b"Authorization: Basic %b\r\n%b" % (credential, lines({**told, **dict(headers)}))
+    media = {"Content-Type": content_type} if content_type else {}
+    return b"Authorization: Basic %b\r\n%b" % (credential, lines({**media, **dict(headers)}))
 
 
 def lines(headers: Mapping[str, str]) -> bytes:

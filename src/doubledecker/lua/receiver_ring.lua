@@ -339,7 +339,7 @@ local function is_evidence(it, root, parts_max)
 end
 
 -- A call has ended with `what`: delivered, refused, failed, cut when it was cut short, or returned or gone when nobody was called. `anew_since` is the
--- receiver's as it was called: that may have been before it moved, or at an address that nobody has told this partition.
+-- receiver's as it was called: that may have been before it moved, or at an address that this partition does not know yet.
 -- `failures` is how many there were when the call began: what failed together counts once. `raises` is 1 if it is evidence of its own, not the same
 -- batch once more. `root` is the batch, as it was published, that this one is a part of, or is; empty for what has none.
 local function end_call(it, what, anew_since, failures, raises, probe_ms, root, parts_max)
