@@ -1,6 +1,7 @@
 """Settings: read once from the environment, checked, and passed on as values.
 
 Each is `DOUBLEDECKER_<NAME>`; the names that Routemaster used are accepted too. docs/operations.md lists them all.
+settings_file.py puts those of a file into the environment.
 """
 
 import difflib
@@ -24,6 +25,8 @@ from doubledecker.model.quota import Quotas
 _log = log.get("settings")
 
 PREFIX = "DOUBLEDECKER_"
+# The variables with our prefix that are no settings: the file that has some.
+_NO_SETTINGS = frozenset({PREFIX + "SETTINGS"})
 # Routemaster's names, where they differ from ours by more than the prefix.
 ALIASES = {
     "root_key": "ROUTEMASTER_ROOT_KEY",
@@ -386,8 +389,8 @@ def variable(name: str, environment: Mapping[str, str]) -> str | None:
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variable that gives each setting that is given; ours are stronger than Routemaster's."""
     known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
-    for each in environment:
-        if each.startswith(PREFIX) and each not in known and each.removeprefix(PREFIX).lower() not in RETIRED:
+    for each in environment.keys() - known.keys() - _NO_SETTINGS:
+        if each.startswith(PREFIX) and each.removeprefix(PREFIX).lower() not in RETIRED:
             near = difflib.get_close_matches(each.removeprefix(PREFIX).lower(), known.values(), n=1)
             meant = f"did you mean {PREFIX}{near[0].upper()}?" if near else "docs/operations.md lists them"
             raise SettingInvalid(f"there is no setting {each}; {meant}")

@@ -1,5 +1,6 @@
 """The command line: one file a group of commands, imported only when the command runs."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -416,6 +417,7 @@ def main() -> None:
     So is a file or folder that is not ours, wherever a command met it.
     """
     try:
+        _load_settings_file()
         cli()
     except Refused as error:
         _fail(error, _REFUSED)
@@ -425,6 +427,13 @@ def main() -> None:
         _fail(error, 1)
     except PermissionError as error:
         _fail(f"{error.filename}: {error.strerror}", 1)
+
+
+def _load_settings_file() -> None:
+    if "DOUBLEDECKER_SETTINGS" in os.environ or Path("doubledecker.toml").is_file():
+        from doubledecker.assembly import settings_file  # noqa: PLC0415 - the settings are slow to import
+
+        settings_file.load(os.environ, Path.cwd())
 
 
 def _fail(error: DoubledeckerError | str, code: int) -> None:
