@@ -115,7 +115,7 @@ def _growth(lake: "_Lake", fill: _Fill, rows: int) -> dict[str, float]:
 
 async def _token(settings: Settings) -> str:
     async with build.open_bus(settings) as bus:
-        return (await bus.registry.create_token("bench", "bench--secret", now_ms=0)).id
+        return (await bus.registry.clients.create("bench", "bench--secret", now_ms=0)).id
 
 
 async def _fill(settings: Settings, publisher: str, rows: int) -> None:

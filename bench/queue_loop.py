@@ -31,7 +31,7 @@ async def main() -> None:
     counts = json.loads(sys.argv[1])
     async with build.open_bus(settings) as bus:
         committing = asyncio.create_task(bus.publisher.run())
-        token = await bus.registry.create_token("bench", "bench--secret", now_ms=0)
+        token = await bus.registry.clients.create("bench", "bench--secret", now_ms=0)
         figures: dict[str, float] = {}
         if facets := counts.get("facets"):
             figures |= await _rates(bus, token.id, facets, counts)

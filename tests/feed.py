@@ -82,7 +82,7 @@ async def a_feed(topology: Topology) -> AsyncIterator[Feed]:
     """A client on an emptied bus."""
     await topology.clear()
     async with build.open_bus(quick_settings(topology)) as bus:
-        token = await bus.registry.create_token("feed", "secret-of-the-feed", now_ms=clock.now_ms())
+        token = await bus.registry.clients.create("feed", "secret-of-the-feed", now_ms=clock.now_ms())
         committing = asyncio.create_task(bus.publisher.run())
         try:
             yield Feed(bus, topology, token.id)

@@ -23,7 +23,7 @@ def some_events(topic: str, data: Sequence[bytes]) -> list[AcceptedEvent]:
 async def publish_unchecked(bus: TestBus, topic: str, data: Sequence[bytes]) -> list[str]:
     """Publish an event of each of these JSON texts as a client of its own; returns their ids."""
     async with build.open_bus(bus.settings) as own:
-        token = await own.registry.create_token("stranger", "secret-of-the-stranger", now_ms=clock.now_ms())
+        token = await own.registry.clients.create("stranger", "secret-of-the-stranger", now_ms=clock.now_ms())
         committing = asyncio.create_task(own.publisher.run())
         events = some_events(topic, data)
         try:

@@ -148,7 +148,7 @@ class TestDeleted:
         running = LetterJobs(plain, live)
         await running.begin(owner, "purge", ALL, rate_per_s=1)
         await delete(live, "@jobs")
-        made = await live.create_token("bob", "bob-secret-0123456789", now_ms=1)
+        made = await live.clients.create("bob", "bob-secret-0123456789", now_ms=1)
         bob = Caller(made.id, "bob", is_root=False)
         await live.register_queue(RegisteredQueue("jobs", made.id, ("none",)), caller=bob)
         await add(plain, "@jobs", 3)

@@ -21,7 +21,7 @@ def drafts(topic: str, count: int) -> list[parsing.Draft]:
 
 
 async def another(bus: BusParts, name: str) -> str:
-    return (await bus.registry.create_token(name, f"secret-of-{name}", now_ms=clock.now_ms())).id
+    return (await bus.registry.clients.create(name, f"secret-of-{name}", now_ms=clock.now_ms())).id
 
 
 async def numbers(feed: Feed, topic: str) -> list[int]:

@@ -99,7 +99,7 @@ def a_task(plain: Partitions, live: LiveRegistry, client: str, pacer: Pacer) -> 
 
 async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain: Partitions):
     live = LiveRegistry(plain, Quotas(client_events_per_s=1000))
-    ann = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
+    ann = await live.clients.create("ann", "a-secret-of-ann", now_ms=1)
     pacer = Pacer(plain, live)
     assert await pacer.wait_ms(ann.id, 1_300) == 0
     publisher = a_task(plain, live, ann.id, pacer)
@@ -110,7 +110,7 @@ async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain
 
 async def test_a_queue_that_is_registered_while_rows_wait_for_their_turn_gets_them(plain: Partitions):
     live = LiveRegistry(plain)
-    ann = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
+    ann = await live.clients.create("ann", "a-secret-of-ann", now_ms=1)
     late = RegisteredQueue("late", ann.id, (".*",))
 
     class RegisteringPacer(Pacer):

@@ -99,7 +99,7 @@ async def test_what_a_copy_holds_is_no_newer_than_its_version(one: Topology, mon
     async with a_bus(one, workers=0) as bus:
         home = bus.partitions.home
         copy = LiveRegistry(bus.partitions)
-        token = (await copy.create_token("s", "secret", now_ms=1)).id
+        token = (await copy.clients.create("s", "secret", now_ms=1)).id
         await subscribers.save(home, Subscriber(token, URL, "u", ("widgets",)), seen=copy.snapshot.version)
         await copy.refresh()
         seen = await subscribers.delete(home, token)
@@ -185,7 +185,7 @@ async def test_a_client_that_is_revoked_while_it_subscribes_is_refused(
 ):
     """It went on getting events, and nothing ended it."""
     async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
-        id_ = (await other.registry.create_token("s", "secret", now_ms=1)).id
+        id_ = (await other.registry.clients.create("s", "secret", now_ms=1)).id
         monkeypatch.setattr(subscribers, "save", after(lambda: revoke(bus, id_), subscribers.save))
 
         with pytest.raises(Unauthenticated):
@@ -198,7 +198,7 @@ async def test_a_client_that_is_revoked_while_it_registers_a_queue_is_refused(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
     async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
-        id_ = (await other.registry.create_token("s", "secret", now_ms=1)).id
+        id_ = (await other.registry.clients.create("s", "secret", now_ms=1)).id
         monkeypatch.setattr(registry, "save_queue", after(lambda: revoke(bus, id_), registry.save_queue))
 
         with pytest.raises(Unauthenticated):

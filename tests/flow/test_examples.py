@@ -126,7 +126,7 @@ async def test_the_example_of_a_source_publishes_its_orders_and_keeps_the_one_it
         "DOUBLEDECKER_SPARK_MASTER": "local[1]",
     }
     async with a_feed(one) as feed:
-        await feed.bus.registry.create_token("shop", "secret-of-the-shop", now_ms=0)
+        await feed.bus.registry.clients.create("shop", "secret-of-the-shop", now_ms=0)
         once = Process("once", "pipeline", "run", "--once", environment={**os.environ, **settings}, logs=tmp_path)
         await once.start()
         assert await once.wait(within_s=300) == 0, once.log

@@ -168,7 +168,7 @@ async def test_an_events_life_has_where_it_waits_and_its_dead_letters(topology: 
 async def test_an_event_is_found_in_a_batch_among_others_of_its_request(one: Topology, tmp_path: Path):
     async with a_feed(one) as feed:
         mine = await a_plain_lake(feed, tmp_path)
-        token = await feed.bus.registry.create_token("late", "secret", now_ms=0)
+        token = await feed.bus.registry.clients.create("late", "secret", now_ms=0)
         wanted = Subscription(["orders"], "https://example.org/", timeout=3_600_000, max=10)
         await feed.bus.registry.subscribe(token.id, wanted)
         events = [*await feed.publish(3, topic="orders"), *await feed.publish(1, topic="orders", id="2")]

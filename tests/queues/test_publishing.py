@@ -27,7 +27,7 @@ from queues.pulling import ROOT, a_queue, an_offer, drain, held, push, quiet_rin
 async def a_publisher(partitions: Partitions) -> AsyncIterator[tuple[Publisher, LiveRegistry, str]]:
     """A process that publishes: its publisher, its registry, and the client that it publishes for."""
     live = LiveRegistry(partitions)
-    token = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
+    token = await live.clients.create("ann", "a-secret-of-ann", now_ms=1)
     publisher = Publisher(partitions, live, Headroom(partitions, MemoryRules()))
     running = asyncio.create_task(publisher.run())
     yield publisher, live, token.id
@@ -274,7 +274,7 @@ class TestRegistering:
 
     async def test_a_queue_belongs_to_who_registered_it(self, plain: Partitions):
         live = LiveRegistry(plain)
-        made = [await live.create_token(name, name, now_ms=1) for name in ("ann", "bob")]
+        made = [await live.clients.create(name, name, now_ms=1) for name in ("ann", "bob")]
         ann, bob = (Caller(token.id, token.name) for token in made)
         await live.register_queue(msgspec.structs.replace(a_queue(), owner=ann.id), caller=ann)
 

@@ -81,7 +81,7 @@ async def test_requests_under_way_and_connections_of_an_address_are_those_of_the
 
 async def test_of_several_web_processes_the_one_with_the_most_is_shown(plain: Partitions):
     live = LiveRegistry(plain, Quotas(client_requests_max=100))
-    token = await live.create_token("ann", "secret-of-ann", now_ms=0)
+    token = await live.clients.create("ann", "secret-of-ann", now_ms=0)
 
     def report(requests: int, connections: int) -> ProcessReport:
         figures = {usage.CONNECTIONS: connections, usage.CONNECTIONS_BOUND: 20, usage.REQUESTS_BOUND: 50}

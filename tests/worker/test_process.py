@@ -251,7 +251,7 @@ async def test_the_registry_version_is_mended_after_a_crash_between_partitions(t
     from doubledecker.store import registry, subscribers
 
     async with a_bus(topology) as bus, build.open_bus(bus.settings) as other:
-        token = (await other.registry.create_token("s", "secret", now_ms=1)).id
+        token = (await other.registry.clients.create("s", "secret", now_ms=1)).id
         subscriber = Subscriber(token, "http://127.0.0.1:9/", "u", ("a",))
         version = await subscribers.save(other.partitions.home, subscriber, seen=other.registry.snapshot.version)
 

@@ -5,12 +5,13 @@ revoked token is refused everywhere within a second.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from doubledecker import clock, log
+from doubledecker.bus.clients import Clients
 from doubledecker.bus.pattern_search import Searcher
 from doubledecker.bus.queue_copies import QueueCopies
 from doubledecker.bus.skips import Skips
@@ -18,14 +19,13 @@ from doubledecker.errors import BadRequest, BusAway, Conflict, NotFound, TooMany
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
-from doubledecker.model import token as tokens
 from doubledecker.model.event import EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
-from doubledecker.model.token import ROOT_NAME, Caller, Token
+from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.model.topic import TopicView
 from doubledecker.store import (
     backlogs,
@@ -45,8 +45,6 @@ FOLLOW_S = 0.5
 # Concurrent changes of one thing are tried again with a newer copy of the registry, so many times at most.
 _TRIES_MAX = 20
 
-_TAKEN = "another client has this token already; choose another, or let one be made"
-
 _log = log.get("registry")
 
 
@@ -60,7 +58,6 @@ class LiveRegistry:
         # One registration at a time: a quota is checked against what there is.
         self._registering = asyncio.Lock()
         self._searcher = Searcher()
-        self._token_lock = asyncio.Lock()
         self.snapshot = Registry(copies_max=self.quotas.client_copies_max)
         self.copies = QueueCopies(partitions, self.snapshot, self._searcher, self.quotas)
         # Clients for whom too many bytes wait, how many, and the bound, as this process last read.
@@ -68,6 +65,7 @@ class LiveRegistry:
         self.backlog_bytes_max = 0
         self._backlogs_at_s = float("-inf")
         self.skips = Skips(partitions.home)
+        self.clients = Clients(partitions.home, self)
 
     async def refresh(self) -> None:
         """Read what changed since the last time."""
@@ -153,71 +151,10 @@ class LiveRegistry:
         pairs = zip(names, owners, strict=True)
         return {name: owner or "" for name, owner in pairs if is_reserved(name) or owner not in {None, publisher}}
 
-    async def create_token(self, name: str, secret: str, *, now_ms: int) -> Token:
-        """Add a client; the same name and secret again is the same token."""
-
-        def wanted() -> Token:
-            found = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
-            if found is not None and found.name != name:
-                raise Conflict(_TAKEN)
-            return found or tokens.make(self._unused_id(name), name, secret, now_ms=now_ms)
-
-        return await self._save_token(wanted)
-
-    async def import_tokens(self, secrets: Sequence[str], *, now_ms: int) -> list[str]:
-        """Add clients by the tokens that they have already; returns the ids of the new ones.
-
-        Each is added once, ever: one that was revoked or rotated since does not come back at the next start.
-        """
-        added = []
-        for secret in secrets:
-            hashed = tokens.hash_secret(secret)
-            if await registry.is_imported(self._partitions.home, hashed):
-                continue
-            await self.refresh()
-            if self.snapshot.with_secret(hashed, now_ms) is None:
-                added.append((await self.create_token(tokens.name_of(secret), secret, now_ms=now_ms)).id)
-            await registry.note_imported(self._partitions.home, hashed)
-        return added
-
-    async def token(self, id_or_secret: str, *, now_ms: int) -> Token:
-        """A client's token, given its id or a secret that works."""
-        await self.refresh()
-        token = self._token(id_or_secret, now_ms)
-        if token is None:
-            raise NotFound("no client has this token; GET /api_tokens lists their ids")
-        return token
-
-    async def rotate_token(self, id_: str, secret: str, *, overlap_s: int, now_ms: int) -> Token:
-        """Replace a client's secret; the former one works until the overlap ends."""
-
-        def wanted() -> Token:
-            token = self.snapshot.tokens.get(id_)
-            if token is None:
-                raise NotFound(f"no token with the id {id_!r}; it was revoked meanwhile")
-            other = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
-            if other is not None and other.id != token.id:
-                raise Conflict(_TAKEN)
-            return tokens.rotate(token, secret, overlap_s=overlap_s, now_ms=now_ms)
-
-        return await self._save_token(wanted)
-
-    async def revoke_token(self, id_or_secret: str, *, now_ms: int) -> None:
-        """Forget a client, given its id or a secret that works; its subscriber ends with it.
-
-        The token first, so that the client cannot subscribe again; what a process that dies leaves the sweep ends.
-        """
-        await self.refresh()
-        token = self._token(id_or_secret, now_ms)
-        id_ = id_or_secret if token is None else token.id
-        await self._spread(await registry.delete_token(self._partitions.home, id_))
-        if id_ in self.snapshot.subscribers:
-            await self._end_subscriber(id_)
-
     async def end_orphans(self) -> list[str]:
         """End the subscribers whose clients are gone; returns which."""
         known = self.snapshot
-        return [each for each in known.subscribers.keys() - known.tokens.keys() if await self._end_subscriber(each)]
+        return [each for each in known.subscribers.keys() - known.tokens.keys() if await self.end_subscriber(each)]
 
     def is_known(self, caller: Caller, *, now_ms: int) -> bool:
         """Whether a caller who was identified before would be again: its token may be gone, or its secret replaced."""
@@ -243,7 +180,7 @@ class LiveRegistry:
             beginning = await bulk.beginning(self._partitions, topics) if subscriber.is_bulk else bulk.NOWHERE
             version = await subscribers.save(self._partitions.home, subscriber, beginning, seen=seen)
             if version > 0:
-                await self._spread(version)
+                await self.spread(version)
                 if not subscriber.is_bulk:
                     await bulk.end(self._partitions, token)
                 await self._spread_change(subscriber, former)
@@ -293,14 +230,14 @@ class LiveRegistry:
 
     async def unsubscribe(self, token: str) -> None:
         """Forget the subscriber of a token and what waits for it."""
-        if not await self._end_subscriber(token):
+        if not await self.end_subscriber(token):
             raise NotFound("subscriber not found")
 
     async def leave_topic(self, token: str, name: str) -> None:
         version = await subscribers.leave_topic(self._partitions.home, token, name)
         if version == 0:
             raise NotFound(f"not subscribed to {name!r}")
-        await self._spread(version)
+        await self.spread(version)
 
     async def delete_topic(self, name: str, *, publisher: str) -> int:
         """Forget a topic; `publisher` is empty for root. Returns how many subscriptions ended."""
@@ -311,7 +248,7 @@ class LiveRegistry:
             foreign = await self.foreign([name], publisher=publisher)
             raise TopicOwned(name, foreign.get(name, "one that has left"))
         # The version first: a publisher with an older copy would count it again.
-        await self._spread(version)
+        await self.spread(version)
         await registry.end_topic(self._partitions, name)
         return ended
 
@@ -322,7 +259,7 @@ class LiveRegistry:
             raise NotFound(f"no topic named {name[:80]!r}")
         if version < 0:
             raise BadRequest(f"to is {to[:80]!r}; no client has that id, GET /api_tokens lists them")
-        await self._spread(version)
+        await self.spread(version)
 
     async def register_queue(self, queue: RegisteredQueue, *, caller: Caller) -> bool:
         """Create or replace a queue; returns whether it is new. Root may name its owner, or leave it as it was."""
@@ -349,7 +286,7 @@ class LiveRegistry:
         version = await registry.delete_queue(self._partitions.home, queue)
         if version == 0:
             raise NotFound(f"queue {queue.name!r} was deleted or given to another meanwhile")
-        await self._spread(version)
+        await self.spread(version)
         await self._spread_permits(f"@{queue.name}")
         for partition in self._partitions.all:
             await self.destroy_queue(partition, queue.name)
@@ -373,6 +310,21 @@ class LiveRegistry:
         async for name, owner, events in registry.topics(self._partitions):
             token = self.snapshot.tokens.get(owner)
             yield TopicView(name, token.name if token else owner.rpartition("-")[0], owner, events)
+
+    async def end_subscriber(self, token: str) -> bool:
+        """Forget the subscriber of a token and what waits for it, if there is one; returns whether there was."""
+        version = await subscribers.delete(self._partitions.home, token)
+        if version == 0:
+            return False
+        await self.spread(version)
+        await self._retire(token)
+        return True
+
+    async def spread(self, version: int) -> None:
+        """Make a change felt in every partition and in this process; version 0 means that nothing changed."""
+        if version > 0:
+            await registry.copy_version(self._partitions, version)
+            await self.refresh()
 
     async def _register_queue(self, queue: RegisteredQueue, caller: Caller) -> bool:
         named = queue.owner if caller.is_root else ""
@@ -399,7 +351,7 @@ class LiveRegistry:
             if version < 0:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
             if version > 0:
-                await self._spread(version)
+                await self.spread(version)
                 await self._spread_change(wanted.receiver, former.receiver if former else None)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
@@ -434,46 +386,12 @@ class LiveRegistry:
             if id_ not in self.snapshot.tokens:
                 raise BadRequest(f"{field} is {id_[:80]!r}; no client has that id, GET /api_tokens lists them")
 
-    async def _save_token(self, decide: Callable[[], Token]) -> Token:
-        """Save what is decided by the copy of the registry, again with a newer copy if it was old."""
-        async with self._token_lock:
-            for _ in range(_TRIES_MAX):
-                await self.refresh()
-                token = decide()
-                if self.snapshot.tokens.get(token.id) == token:
-                    return token
-                version = await registry.save_token(self._partitions.home, token, seen=self.snapshot.version)
-                if version == 0:
-                    raise TooMany(f"there are {registry.TOKENS_MAX} tokens already; delete some first")
-                if version > 0:
-                    await self._spread(version)
-                    return token
-        raise Conflict("the registry is being changed by others at the same time; try again")
-
-    def _unused_id(self, name: str) -> str:
-        id_ = tokens.make_id(name)
-        while id_ in self.snapshot.tokens:
-            id_ = tokens.make_id(name)
-        return id_
-
-    def _token(self, id_or_secret: str, now_ms: int) -> Token | None:
-        found = self.snapshot.tokens.get(id_or_secret)
-        return found or self.snapshot.with_secret(tokens.hash_secret(id_or_secret), now_ms)
-
     def _queue(self, name: str, caller: Caller) -> RegisteredQueue:
         queue = self.snapshot.queues.get(name)
         if queue is None:
             raise NotFound(f"no queue named {name[:80]!r}")
         queueing.check_owner(queue, caller)
         return queue
-
-    async def _end_subscriber(self, token: str) -> bool:
-        version = await subscribers.delete(self._partitions.home, token)
-        if version == 0:
-            return False
-        await self._spread(version)
-        await self._retire(token)
-        return True
 
     async def _retire(self, token: str) -> None:
         for partition in self._partitions.all:
@@ -492,9 +410,3 @@ class LiveRegistry:
                 if await receivers.save(partition, token, receiver, version=version):
                     break
                 await self.refresh()
-
-    async def _spread(self, version: int) -> None:
-        """Make a change felt in every partition and in this process; version 0 means that nothing changed."""
-        if version > 0:
-            await registry.copy_version(self._partitions, version)
-            await self.refresh()

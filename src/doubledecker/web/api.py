@@ -66,6 +66,7 @@ from doubledecker.web.shapes import (
     VersionAnswer,
 )
 from doubledecker.web.stream import Streaming
+from doubledecker.web.tokens import TokenRoutes
 from doubledecker.web.trials import TrialAnswer
 
 _DIGITS = re.compile("[0-9]+")
@@ -160,7 +161,6 @@ _ASKED = "The pipeline will carry it out"
 def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> list[ApiRoute]:
     """Topics, events, who publishes and who subscribes."""
     wanted, subscribers = json(Subscription), _ok(list[SubscriberAnswer])
-    rotating = (403, 404, 409, 429)
     return [
         ApiRoute(
             "POST /events",
@@ -183,10 +183,17 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
         ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
         ApiRoute("GET /subscribers", routes.list_subscribers, subscribers),
         ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),
-        ApiRoute("GET /api_tokens", routes.list_tokens, _TOKENS, (403,)),
-        ApiRoute("POST /api_tokens", routes.create_token, {201: _TOKEN_MADE}, (403, 409, 429), takes=json(TokenWanted)),
-        ApiRoute("DELETE /api_tokens/{name}", routes.delete_token, _DONE, (403,), (_TOKEN,)),
-        ApiRoute("POST /api_tokens/{name}/rotate", routes.rotate_token, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
+    ]
+
+
+def of_tokens(tokens: TokenRoutes) -> list[ApiRoute]:
+    """Who may use the bus."""
+    rotating = (403, 404, 409, 429)
+    return [
+        ApiRoute("GET /api_tokens", tokens.list_, _TOKENS, (403,)),
+        ApiRoute("POST /api_tokens", tokens.create, {201: _TOKEN_MADE}, (403, 409, 429), takes=json(TokenWanted)),
+        ApiRoute("DELETE /api_tokens/{name}", tokens.delete, _DONE, (403,), (_TOKEN,)),
+        ApiRoute("POST /api_tokens/{name}/rotate", tokens.rotate, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
     ]
 
 

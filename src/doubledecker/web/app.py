@@ -31,6 +31,7 @@ from doubledecker.web.resending import ResendRoutes
 from doubledecker.web.route_table import ByMethod, RouteTable
 from doubledecker.web.routes import Routes
 from doubledecker.web.stream import Streaming
+from doubledecker.web.tokens import TokenRoutes
 
 # A Redis that refuses everything must not fill the log.
 _LOG_S = 1.0
@@ -52,6 +53,7 @@ class App:
         authenticator: Authenticator,
         publishing: Publishing,
         routes: Routes,
+        tokens: TokenRoutes,
         queues: Queues,
         contents: QueueContents,
         letters: DeadLetterRoutes,
@@ -76,6 +78,7 @@ class App:
         self.table = RouteTable(
             [
                 *api.of_events(publishing, streaming, routes),
+                *api.of_tokens(tokens),
                 *api.of_receivers(receivers),
                 *api.of_attempts(attempts, resending),
                 *api.of_dead_letters(letters),

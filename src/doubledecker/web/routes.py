@@ -1,4 +1,4 @@
-"""The other routes: tokens, topics, subscriptions, health. Each is a short function from a request to an answer."""
+"""The other routes: topics, subscriptions, health. Each is a short function from a request to an answer."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,6 @@ from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway, TopicReserved
 from doubledecker.model import schema
 from doubledecker.model import subscriber as subscribing
-from doubledecker.model import token as tokens
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.token import Caller
@@ -35,7 +34,7 @@ from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.metrics import BusFigures
 from doubledecker.web.paging import EncodedRows
-from doubledecker.web.shapes import Alive, Ready, Status, TokenMade, TokenRotated, VersionAnswer
+from doubledecker.web.shapes import Alive, Ready, Status, VersionAnswer
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -147,39 +146,6 @@ class Routes:
             ),
             view=await overview.look(self._partitions, snapshot.pushed_to, now_ms=clock.now_ms(), rules=rules.memory),
         )
-
-    async def list_tokens(self, _request: Request, caller: Caller) -> Response:
-        """All client tokens, for root; never their secrets."""
-        require_root(caller)
-        await self._registry.refresh()
-        rows = sorted(self._registry.snapshot.tokens.values(), key=lambda token: (token.name, token.id))
-        if not rows:
-            return Response(status_code=204)
-        return shapes.json([shapes.token(row) for row in rows])
-
-    async def create_token(self, request: Request, caller: Caller) -> Response:
-        """Make a client token, as root."""
-        require_root(caller)
-        name, chosen = tokens.parse_request(await self._body(request))
-        secret = chosen or tokens.make_secret(name)
-        token = await self._registry.create_token(name, secret, now_ms=clock.now_ms())
-        return shapes.json(TokenMade(name, secret, token.id), status=201)
-
-    async def delete_token(self, request: Request, caller: Caller) -> Response:
-        """Revoke a token, as root; its subscriber ends with it. Also 204 when there was none."""
-        require_root(caller)
-        await self._registry.revoke_token(request.path_params["name"], now_ms=clock.now_ms())
-        return Response(status_code=204)
-
-    async def rotate_token(self, request: Request, caller: Caller) -> Response:
-        """Replace a token's secret, as root; its id stays, and all secrets work until the overlap ends."""
-        require_root(caller)
-        asked = tokens.parse_rotation(await self._body(request))
-        now_ms = clock.now_ms()
-        token = await self._registry.token(request.path_params["name"], now_ms=now_ms)
-        secret = asked.token or tokens.make_secret(token.name)
-        token = await self._registry.rotate_token(token.id, secret, overlap_s=asked.overlap_s, now_ms=now_ms)
-        return shapes.json(TokenRotated(token.name, secret, token.id, token.former_until))
 
     async def list_topics(self, request: Request, _caller: Caller) -> Response:
         """All topics, or a page of them when `limit` is given."""

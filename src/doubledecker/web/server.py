@@ -54,6 +54,7 @@ from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
 from doubledecker.web.resending import ResendRoutes
 from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamLeases, StreamRules
+from doubledecker.web.tokens import TokenRoutes
 from doubledecker.web.trials import Trials
 from doubledecker.web.turns import ClientLocks
 
@@ -214,7 +215,7 @@ async def _log_reserved_topics(bus: BusParts) -> None:
 
 async def _import_clients(settings: Settings, bus: BusParts) -> None:
     """Add the clients whose tokens the settings name, as Routemaster did."""
-    added = await bus.registry.import_tokens(settings.client_tokens, now_ms=clock.now_ms())
+    added = await bus.registry.clients.import_secrets(settings.client_tokens, now_ms=clock.now_ms())
     if added:
         _log.info("tokens.imported", clients=added)
 
@@ -255,6 +256,7 @@ def make_app(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, pacer, rules),
         Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
+        TokenRoutes(bus.registry, small),
         Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         QueueContents(bus.partitions, bus.registry, small, large_reads),
         DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads, pacer),

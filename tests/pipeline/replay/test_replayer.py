@@ -32,7 +32,7 @@ MINE = "https://example.org/"
 
 
 async def subscriber(feed: Feed, name: str, *topics: str) -> str:
-    token = await feed.bus.registry.create_token(name, f"secret-of-{name}", now_ms=0)
+    token = await feed.bus.registry.clients.create(name, f"secret-of-{name}", now_ms=0)
     # All in one batch: those of one millisecond have no order among them.
     await feed.bus.registry.subscribe(token.id, Subscription(list(topics), MINE, timeout=3_600_000, max=10_000))
     return token.id

@@ -205,7 +205,7 @@ async def test_a_source_that_goes_on_takes_files_as_they_come_and_one_that_faile
         consumer = StreamingSource(spark, source, outlet_in(tmp_path, feed, source), interval_s=0.1)
         with pytest.raises(PySparkException, match="there is no client 'late'"):
             endlessly(consumer)
-        await feed.bus.registry.create_token("late", "secret-of-the-late", now_ms=0)
+        await feed.bus.registry.clients.create("late", "secret-of-the-late", now_ms=0)
         rows = 0
         try:
             while rows < 10:

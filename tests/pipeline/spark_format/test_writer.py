@@ -180,7 +180,7 @@ async def test_refused_rows_fail_the_write_with_their_reasons_and_the_others_are
     spark: SparkSession, one: Topology
 ):
     async with a_feed(one) as feed:
-        await feed.bus.registry.create_token("other", "secret-of-the-other", now_ms=0)
+        await feed.bus.registry.clients.create("other", "secret-of-the-other", now_ms=0)
         bad = rows(spark, 100).selectExpr(
             "if(timestamp = 3000, 'No Topic', topic) as topic",
             "type",
@@ -199,7 +199,7 @@ async def test_refused_rows_fail_the_write_with_their_reasons_and_the_others_are
 
 async def test_refused_rows_go_to_the_side_table_once(spark: SparkSession, one: Topology, tmp_path: Path):
     async with a_feed(one) as feed:
-        other = await feed.bus.registry.create_token("other", "secret-of-the-other", now_ms=0)
+        other = await feed.bus.registry.clients.create("other", "secret-of-the-other", now_ms=0)
         await feed.bus.registry.owners(["users"], publisher=other.id)
         side = str(tmp_path / "refused")
         write(rows(spark, 100), feed, refusedTable=side, writeId="w")
@@ -217,7 +217,7 @@ async def test_refused_rows_go_to_the_side_table_once(spark: SparkSession, one: 
 
 async def test_rows_that_were_refused_fail_the_same_write_again(spark: SparkSession, one: Topology):
     async with a_feed(one) as feed:
-        other = await feed.bus.registry.create_token("other", "secret-of-the-other", now_ms=0)
+        other = await feed.bus.registry.clients.create("other", "secret-of-the-other", now_ms=0)
         await feed.bus.registry.owners(["users"], publisher=other.id)
         for _ in range(2):
             with pytest.raises(PySparkException, match="50 rows were refused, and 50 published"):

@@ -1,0 +1,116 @@
+"""Who may use a bus: clients are added, found, given other secrets and forgotten."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from doubledecker.errors import Conflict, NotFound, TooMany
+from doubledecker.model import token as tokens
+from doubledecker.model.token import Token
+from doubledecker.store import registry
+from doubledecker.store.partitions import Partition
+
+if TYPE_CHECKING:
+    from doubledecker.bus.registry import LiveRegistry
+
+# Changes at the same time are tried again with a newer copy of the registry, so many times at most.
+_TRIES_MAX = 20
+
+_TAKEN = "another client has this token already; choose another, or let one be made"
+
+
+class Clients:
+    """The tokens of a process's copy of the registry, and the changes that it makes to them."""
+
+    def __init__(self, home: Partition, live: "LiveRegistry") -> None:
+        self._home = home
+        self._registry = live
+        # One change at a time: two tokens may not have the same secret.
+        self._lock = asyncio.Lock()
+
+    async def create(self, name: str, secret: str, *, now_ms: int) -> Token:
+        """Add a client and its token; the same name and secret again is the same token."""
+
+        def wanted() -> Token:
+            found = self._registry.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
+            if found is not None and found.name != name:
+                raise Conflict(_TAKEN)
+            return found or tokens.make(self._unused_id(name), name, secret, now_ms=now_ms)
+
+        return await self._save(wanted)
+
+    async def import_secrets(self, secrets: Sequence[str], *, now_ms: int) -> list[str]:
+        """Add clients by the tokens that they have already; returns the ids of the new ones.
+
+        Each is added once, ever: one that was revoked or rotated since does not come back at the next start.
+        """
+        added = []
+        for secret in secrets:
+            hashed = tokens.hash_secret(secret)
+            if await registry.is_imported(self._home, hashed):
+                continue
+            await self._registry.refresh()
+            if self._registry.snapshot.with_secret(hashed, now_ms) is None:
+                added.append((await self.create(tokens.name_of(secret), secret, now_ms=now_ms)).id)
+            await registry.note_imported(self._home, hashed)
+        return added
+
+    async def find(self, id_or_secret: str, *, now_ms: int) -> Token:
+        """A client's token, given its id or a secret that works."""
+        await self._registry.refresh()
+        token = self._find(id_or_secret, now_ms)
+        if token is None:
+            raise NotFound("no client has this token; GET /api_tokens lists their ids")
+        return token
+
+    async def rotate(self, id_: str, secret: str, *, overlap_s: int, now_ms: int) -> Token:
+        """Replace a client's secret; the former one works until the overlap ends."""
+
+        def wanted() -> Token:
+            token = self._registry.snapshot.tokens.get(id_)
+            if token is None:
+                raise NotFound(f"no token with the id {id_!r}; it was revoked meanwhile")
+            other = self._registry.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
+            if other is not None and other.id != token.id:
+                raise Conflict(_TAKEN)
+            return tokens.rotate(token, secret, overlap_s=overlap_s, now_ms=now_ms)
+
+        return await self._save(wanted)
+
+    async def revoke(self, id_or_secret: str, *, now_ms: int) -> None:
+        """Forget a client, given its id or a secret that works; its subscriber ends with it.
+
+        The token first, so that the client cannot subscribe again; what a process that dies leaves the sweep ends.
+        """
+        await self._registry.refresh()
+        token = self._find(id_or_secret, now_ms)
+        id_ = id_or_secret if token is None else token.id
+        await self._registry.spread(await registry.delete_token(self._home, id_))
+        if id_ in self._registry.snapshot.subscribers:
+            await self._registry.end_subscriber(id_)
+
+    async def _save(self, decide: Callable[[], Token]) -> Token:
+        """Save what is decided by the copy of the registry, again with a newer copy if it was old."""
+        async with self._lock:
+            for _ in range(_TRIES_MAX):
+                await self._registry.refresh()
+                token = decide()
+                if self._registry.snapshot.tokens.get(token.id) == token:
+                    return token
+                version = await registry.save_token(self._home, token, seen=self._registry.snapshot.version)
+                if version == 0:
+                    raise TooMany(f"there are {registry.TOKENS_MAX} tokens already; delete some first")
+                if version > 0:
+                    await self._registry.spread(version)
+                    return token
+        raise Conflict("the registry is being changed by others at the same time; try again")
+
+    def _unused_id(self, name: str) -> str:
+        id_ = tokens.make_id(name)
+        while id_ in self._registry.snapshot.tokens:
+            id_ = tokens.make_id(name)
+        return id_
+
+    def _find(self, id_or_secret: str, now_ms: int) -> Token | None:
+        found = self._registry.snapshot.tokens.get(id_or_secret)
+        return found or self._registry.snapshot.with_secret(tokens.hash_secret(id_or_secret), now_ms)
