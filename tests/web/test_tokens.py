@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from conftest import Topology
-from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.clients import Clients
 from doubledecker.store.journal import inflate
 from harness import ROOT_KEY, a_bus, an_event
 from web.asking import another_web, ask, everything, journal
@@ -219,7 +219,7 @@ async def test_a_secret_in_the_path_of_a_request_that_fails_is_not_logged(
     async def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(LiveRegistry, "revoke_token", fail)
+    monkeypatch.setattr(Clients, "revoke", fail)
     async with a_bus(one, workers=0) as bus:
         with capture_logs() as lines:
             answer = await ask(bus, "DELETE", "/api_tokens/shop--5ec7e7")

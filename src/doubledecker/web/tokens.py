@@ -19,7 +19,6 @@ class TokenRoutes:
 
     def __init__(self, registry: LiveRegistry, body: BodyLimits) -> None:
         self._registry = registry
-        self._clients = registry.clients
         self._limits = body
 
     async def list_(self, _request: Request, caller: Caller) -> Response:
@@ -36,13 +35,13 @@ class TokenRoutes:
         require_root(caller)
         name, chosen = tokens.parse_request(await self._body(request))
         secret = chosen or tokens.make_secret(name)
-        token = await self._clients.create(name, secret, now_ms=clock.now_ms())
+        token = await self._registry.clients.create(name, secret, now_ms=clock.now_ms())
         return shapes.json(TokenMade(name, secret, token.id), status=201)
 
     async def delete(self, request: Request, caller: Caller) -> Response:
         """Revoke a token, as root; its subscriber ends with it. Also 204 when there was none."""
         require_root(caller)
-        await self._clients.revoke(request.path_params["name"], now_ms=clock.now_ms())
+        await self._registry.clients.revoke(request.path_params["name"], now_ms=clock.now_ms())
         return Response(status_code=204)
 
     async def rotate(self, request: Request, caller: Caller) -> Response:
@@ -50,9 +49,9 @@ class TokenRoutes:
         require_root(caller)
         asked = tokens.parse_rotation(await self._body(request))
         now_ms = clock.now_ms()
-        token = await self._clients.find(request.path_params["name"], now_ms=now_ms)
+        token = await self._registry.clients.find(request.path_params["name"], now_ms=now_ms)
         secret = asked.token or tokens.make_secret(token.name)
-        token = await self._clients.rotate(token.id, secret, overlap_s=asked.overlap_s, now_ms=now_ms)
+        token = await self._registry.clients.rotate(token.id, secret, overlap_s=asked.overlap_s, now_ms=now_ms)
         return shapes.json(TokenRotated(token.name, secret, token.id, token.former_until))
 
     async def _body(self, request: Request) -> bytes:
