@@ -10,10 +10,12 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 
 from doubledecker import __version__
 from doubledecker.assembly.settings import ALIASES, Settings
+from doubledecker.cli import cli
 from doubledecker.model.quota import Quotas
 
 ROOT = Path(__file__).parent.parent
@@ -236,6 +238,18 @@ def _tree() -> list[str]:
     """The files of the tree, but not what tools leave in the root."""
     folders = ("src", "tests", "bench", "docs", "examples")
     return [_short(path) for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+
+
+def test_every_command_is_in_the_page_of_commands():
+    def leaves(path: str, command: click.Command) -> list[str]:
+        if not isinstance(command, click.Group):
+            return [path]
+        inner = {name: each for name, each in command.commands.items() if not each.hidden}
+        return [leaf for name, each in inner.items() for leaf in leaves(f"{path} {name}".strip(), each)]
+
+    rows = re.findall(r"^\| `([a-z -]+)` \| .+ \|$", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+
+    assert sorted(rows) == sorted(leaves("", cli))
 
 
 def test_every_log_line_is_in_the_operations_page():

@@ -141,7 +141,7 @@ def test_a_name_that_is_not_allowed_is_refused(bus: Up):
 
 def test_an_event_is_published_and_its_id_printed(bus: Up):
     before = bus.status()["published"]
-    fields = ["--url", "https://example.org/1", "--data", '{"total": 3}', "--tenant", "acme", "--key", "order-1"]
+    fields = ["--url", "https://example.org/1", "--payload", '{"total": 3}', "--tenant", "acme", "--key", "order-1"]
     secret = a_secret(bus, "shop")
     answer = run("publish", "orders", "create", *fields, "--token", secret, "--bus", bus.url)
     by_environment = run("publish", "orders", "create", BUS_URL=bus.url, BUS_TOKEN=secret)
@@ -163,7 +163,8 @@ def test_an_event_is_published_and_its_id_printed(bus: Up):
     ("arguments", "exit_code", "said"),
     [
         (["orders", "create"], 2, "say who publishes with --token"),
-        (["orders", "create", "--token", "x", "--data", "{"], 2, "--data is not JSON"),
+        (["orders", "create", "--token", "x", "--payload", "{"], 2, "--payload is not JSON"),
+        (["orders", "create", "--token", "x", "--data", "[3]"], 2, "what the event carries is its --payload"),
         (["orders", "create", "--token", "x", "--bus", "nowhere"], 2, "it must be a URL like"),
         (["orders", "create", "--token", "wrong"], 4, "does not know this key"),
     ],

@@ -1,5 +1,6 @@
 """What holds for every command: quick to start, and errors that are one line with an exit code of their own."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,17 +23,34 @@ def test_help_needs_no_server_code():
 def test_hidden_things_are_not_in_the_help():
     commands = run("--help").stdout
 
-    assert "status" in commands
-    assert "demo" not in commands.partition("Commands:")[2].replace("with demo traffic", "")
+    assert "  status " in commands
+    assert "  demo " not in commands
 
 
-@pytest.mark.parametrize("group", ["", "dead", "pipeline", "queue", "receiver", "token", "topic"])
+@pytest.mark.parametrize("group", ["", "dead", "events", "pipeline", "queue", "receiver", "token", "topic"])
 def test_every_command_is_told_in_a_whole_line(group: str):
     """Click cuts what does not fit, and ends it with dots."""
-    commands = run(*group.split(), "--help").stdout.partition("Commands:")[2]
+    commands = run(*group.split(), "--help").stdout.partition("  -h, --help ")[2]
 
-    assert commands
+    assert commands.count("\n") > 3
     assert "..." not in commands
+
+
+@pytest.mark.parametrize(
+    ("shell", "answered"),
+    [
+        ("bash", "plain,attempts"),
+        ("zsh", "plain\nattempts\nList what was tried"),
+        ("fish", "plain,attempts"),
+    ],
+)
+def test_a_shell_completes_commands(shell: str, answered: str):
+    script = run("completion", shell).stdout
+    [(variable, asked)] = set(re.findall(r"(_DOUBLEDECKER_COMPLETE)=(\w+)", script))
+    words = "doubledecker att" if shell != "fish" else "doubledecker"
+    answer = run(COMP_WORDS=words, COMP_CWORD="att" if shell == "fish" else "1", **{variable: asked})
+
+    assert answer.stdout.startswith(answered)
 
 
 @pytest.mark.parametrize("command", [["token", "list"], ["publish", "orders", "create", "--token", "x"]])

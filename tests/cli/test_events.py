@@ -81,9 +81,9 @@ def test_lake_and_journal_are_searched_without_spark(bus: Up, tmp_path: Path):
     published = [{"topic": "orders", "type": "create", "id": f"fresh-{n}", "data": {"total": n}} for n in range(3)]
     assert bus.post("/events", secret, published) == 202
     found = run("events", "--json", "--where", "data.total >= 1", *where, PYTHONPATH=str(tmp_path))
-    life = run("events", "--json", "--id", "landed-2", *where, PYTHONPATH=str(tmp_path))
+    life = run("events", "show", "landed-2", "--json", *where, PYTHONPATH=str(tmp_path))
     shown = run("events", "--topic", "orders", "--limit", "4", *where, PYTHONPATH=str(tmp_path))
-    nobody = run("events", "--id", "nobody", *where, PYTHONPATH=str(tmp_path))
+    nobody = run("events", "show", "nobody", *where, PYTHONPATH=str(tmp_path))
 
     assert found.returncode == 0, found.stderr
     assert [row["id"] for row in json.loads(found.stdout)] == ["landed-1", "landed-2", "fresh-1", "fresh-2"]

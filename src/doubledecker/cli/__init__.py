@@ -10,18 +10,19 @@ import click
 from doubledecker import __version__
 from doubledecker.assembly.launch import PROCESSES_MAX, Member
 from doubledecker.cli.dead import dead
+from doubledecker.cli.events import events
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
 from doubledecker.cli.options import as_root as _as_root
-from doubledecker.cli.options import at_bus as _bus
 from doubledecker.cli.options import is_sure as _is_sure
 from doubledecker.cli.options import overlap as _overlap
 from doubledecker.cli.options import processes as _processes
 from doubledecker.cli.options import receiver as _receiver
-from doubledecker.cli.queue.commands import queue
+from doubledecker.cli.queue.commands import pull, queue
 from doubledecker.cli.receiver.commands import receiver, subscribe, unsubscribe
 from doubledecker.cli.replay.commands import erase, replay, replays
+from doubledecker.cli.shell import Sections, completion
 from doubledecker.cli.simulate.simulate import simulate
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
@@ -35,7 +36,7 @@ _PORT = click.IntRange(0, 65535)
 # Where a file has the same name as its command, the function does not: it would hide the file.
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="doubledecker")
 def cli() -> None:
     """An event bus over HTTP: publish once, deliver in batches, lose nothing."""
@@ -109,35 +110,6 @@ def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
     if url and data:
         raise click.UsageError("--url and --data both name a place to look; pass one")
     status.status(url=url, data=data, as_json=as_json)
-
-
-@cli.command("events")
-@click.option(
-    "--from", "start", metavar="TIME", help="Accepted from then on, e.g. 2026-11-15T11:00:00Z; attempts from then on"
-)
-@click.option("--to", "end", metavar="TIME", help="Accepted before then")
-@click.option("--topic", help="On this topic")
-@click.option("--tenant", help="Of this tenant")
-@click.option("--where", metavar="SQL", help="Fitting this condition, e.g. \"type = 'create' and bytes > 1000\"")
-@click.option("--id", "id_", metavar="ID", help="One event's whole life: when it was accepted, and every attempt")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many, oldest first")
-@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`: its bus and its lake  [default: .data]")
-@click.option("--lake", metavar="PATH", help="Where the tables are  [default: DOUBLEDECKER_LAKE, or lake in --data]")
-@_json
-def _events(
-    id_: str | None, limit: int, data: Path | None, lake: str | None, *, as_json: bool, **given: str | None
-) -> None:
-    """Search what passed over the bus.
-
-    It reads the lake and the journal.
-    """
-    from doubledecker.cli import search  # noqa: PLC0415 - only what the command needs
-
-    wanted = {name: value for name, value in given.items() if value}
-    narrowing = wanted.keys() - {"start"}
-    if id_ and narrowing:
-        raise click.UsageError(f"--id is one event; leave out --{min(narrowing).replace('end', 'to')}")
-    search.search(id_=id_, limit=limit, data=data, lake=lake, as_json=as_json, wanted=wanted)
 
 
 @cli.command("report")
@@ -299,26 +271,25 @@ def _delete_topic(topic: str, secret: str | None, bus: str | None, data: Path | 
 @click.argument("topic")
 @click.argument("type")
 @click.option("--url", help="What the event is about, an https URL")
-@click.option("--data", metavar="JSON", help="What the event carries")
+@click.option("--payload", metavar="JSON", help="What the event carries: its `data`")
 @click.option("--tenant", help="Whose event it is")
 @click.option("--key", help="Events with the same key keep their order")
 @click.option("--id", metavar="ID", help="Its id  [default: a new one]")
 @click.option("--timestamp", type=int, metavar="MS", help="When it happened, in ms since 1970  [default: now]")
 @click.option("--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="Who publishes  [env: BUS_TOKEN]")
-@_bus
-def publish(bus: str | None, secret: str | None, data: str | None, **fields: str | int | None) -> None:
-    """Publish one event and print its id.
-
-    --data is what the event carries, and no folder: the bus is that of .data, or of --bus.
-    """
+@_as_root
+def publish(
+    bus: str | None, data: Path | None, secret: str | None, payload: str | None, **fields: str | int | None
+) -> None:
+    """Publish one event and print its id."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
     if not secret:
         raise click.UsageError("say who publishes with --token; make one with `doubledecker token create NAME`")
     event: dict[str, object] = {name: value for name, value in fields.items() if value is not None}
-    if data is not None:
-        event["data"] = clients.parse_data(data)
-    clients.publish(bus, secret, cast("Publication", event))
+    if payload is not None:
+        event["data"] = clients.parse_payload(payload)
+    clients.publish(bus, data, secret, cast("Publication", event))
 
 
 @cli.command("attempts")
@@ -376,7 +347,10 @@ def resend(
     attempts.resend(bus, data, secret, event=event, attempt=attempt, receiver=receiver, topic=topic, source=source)
 
 
+cli.add_command(completion)
 cli.add_command(dead)
+cli.add_command(events)
+cli.add_command(pull)
 cli.add_command(queue)
 cli.add_command(receiver)
 cli.add_command(subscribe)

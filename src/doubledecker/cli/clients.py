@@ -97,19 +97,31 @@ def _ended(remote: "Bus", topic: str) -> str:
     return "1 subscription to it ends" if count == 1 else f"{count:,} subscriptions to it end"
 
 
-def parse_data(text: str) -> msgspec.Raw:
+def parse_payload(text: str) -> msgspec.Raw:
     """The data of an event as it was typed; raises a usage error when it is not JSON."""
     try:
         msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise click.UsageError(f"--data is not JSON: {error}; quote it, like --data '{{\"total\": 3}}'") from error
+        raise click.UsageError(
+            f"--payload is not JSON: {error}; quote it, like --payload '{{\"total\": 3}}'"
+        ) from error
     return msgspec.Raw(text.encode())
 
 
-def publish(bus: str | None, token: str, event: "Publication") -> None:
+def publish(bus: str | None, data: Path | None, token: str, event: "Publication") -> None:
     """Publish one event and print its id."""
-    with folder.connected(bus, None, token) as remote:
+    if data and not data.exists() and _is_json(str(data)):
+        raise click.UsageError("--data is a folder, as in all commands; what the event carries is its --payload")
+    with folder.connected(bus, data, token) as remote:
         click.echo(remote.publish(**event))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def _token_row(row: "TokenView") -> dict[str, object]:

@@ -29,7 +29,7 @@ def jobs(bus: Up, shop: str, request: pytest.FixtureRequest) -> str:
     assert queue(bus, "register", name, f".*:{topic}:.*", "--attempts-max", "1").returncode == 0
     for number, tenant in enumerate(("acme", "acme", "zeta")):
         data = json.dumps({"n": number})
-        answer = run("publish", topic, "run", "--tenant", tenant, "--data", data, "--token", shop, "--bus", bus.url)
+        answer = run("publish", topic, "run", "--tenant", tenant, "--payload", data, "--token", shop, "--bus", bus.url)
         assert answer.returncode == 0, answer.stderr
     return name
 
