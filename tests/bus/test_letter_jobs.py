@@ -49,7 +49,7 @@ async def register(live: LiveRegistry, token: str) -> LetterOwner:
     else:
         client, home = tokens.make(token, "ann", token, now_ms=1), live._partitions.home
         await registry.save_token(home, client, seen=await registry.version(home))
-        await live.subscribe(token, Subscription(topics=("widgets",), callback=DEAD_URL))
+        await live.subscriptions.put(token, Subscription(topics=("widgets",), callback=DEAD_URL))
     owner = LetterOwner.find(live.snapshot, token, client="" if token.startswith("@") else token)
     assert owner is not None
     return owner
@@ -59,7 +59,7 @@ async def delete(live: LiveRegistry, token: str) -> None:
     if token.startswith("@"):
         await live.delete_queue(await live.queue(token[1:], caller=ROOT))
     else:
-        await live.unsubscribe(token)
+        await live.subscriptions.delete(token)
 
 
 async def add(partitions: Partitions, token: str, count: int) -> None:

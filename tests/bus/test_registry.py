@@ -189,7 +189,7 @@ async def test_a_client_that_is_revoked_while_it_subscribes_is_refused(
         monkeypatch.setattr(subscribers, "save", after(lambda: revoke(bus, id_), subscribers.save))
 
         with pytest.raises(Unauthenticated):
-            await other.registry.subscribe(id_, Subscription(topics=["widgets"], callback=URL))
+            await other.registry.subscriptions.put(id_, Subscription(topics=["widgets"], callback=URL))
 
         assert await subscribers.all_tokens(bus.partitions.home) == []
 
@@ -217,7 +217,7 @@ async def test_of_two_changes_of_a_subscriber_at_a_time_both_are_kept(one: Topol
             await bus.subscribe(secret, URL, "widgets", concurrency=9)
 
         monkeypatch.setattr(subscribers, "save", after(change, subscribers.save))
-        await other.registry.subscribe(token, Subscription(topics=["widgets"], callback=URL, timeout=77))
+        await other.registry.subscriptions.put(token, Subscription(topics=["widgets"], callback=URL, timeout=77))
 
         kept = (await subscribers.load_many(bus.partitions.home, [token]))[token]
         assert (kept.concurrency, kept.timeout_ms) == (9, 77)

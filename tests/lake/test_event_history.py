@@ -170,7 +170,7 @@ async def test_an_event_is_found_in_a_batch_among_others_of_its_request(one: Top
         mine = await a_plain_lake(feed, tmp_path)
         token = await feed.bus.registry.clients.create("late", "secret", now_ms=0)
         wanted = Subscription(["orders"], "https://example.org/", timeout=3_600_000, max=10)
-        await feed.bus.registry.subscribe(token.id, wanted)
+        await feed.bus.registry.subscriptions.put(token.id, wanted)
         events = [*await feed.publish(3, topic="orders"), *await feed.publish(1, topic="orders", id="2")]
         found = [(await mine.life(event.id)).waiting for event in events]
 

@@ -50,7 +50,7 @@ async def drive(cluster: SparkCluster, command: list[str], folder: Path, **more:
 async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, cluster: SparkCluster, tmp_path: Path):
     topology = Topology("three", one.url, 3, one.node_urls)
     async with Receiver() as mail, a_feed(topology) as feed:
-        await feed.bus.registry.subscribe(feed.publisher, Subscription([], mail.url, max=10))
+        await feed.bus.registry.subscriptions.put(feed.publisher, Subscription([], mail.url, max=10))
         words = [cluster.url, str(cluster.folder), topology.url, "3", str(tmp_path)]
         path = os.pathsep.join([str(TESTS), *(part for part in sys.path if part)])
         printed = await drive(

@@ -256,7 +256,7 @@ async def test_letters_of_a_subscriber_that_is_back_stay(
 
         if chore == "delete":
             monkeypatch.setattr(dead_letters, "destroy", destroy)
-            await other.registry.unsubscribe(token)
+            await other.registry.subscriptions.delete(token)
         else:
             await subscribers.delete(other.partitions.home, token)
             await other.registry.refresh()

@@ -86,8 +86,7 @@ class Clients:
         token = self._find(id_or_secret, now_ms)
         id_ = id_or_secret if token is None else token.id
         await self._registry.spread(await registry.delete_token(self._home, id_))
-        if id_ in self._registry.snapshot.subscribers:
-            await self._registry.end_subscriber(id_)
+        await self._registry.subscriptions.end_of(id_)
 
     async def _save(self, decide: Callable[[], Token]) -> Token:
         """Save what is decided by the copy of the registry, again with a newer copy if it was old."""

@@ -15,28 +15,25 @@ from doubledecker.bus.clients import Clients
 from doubledecker.bus.pattern_search import Searcher
 from doubledecker.bus.queue_copies import QueueCopies
 from doubledecker.bus.skips import Skips
+from doubledecker.bus.subscriptions import Subscriptions
 from doubledecker.errors import BadRequest, BusAway, Conflict, NotFound, TooMany, TopicOwned, Unauthenticated
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
-from doubledecker.model import subscriber as subscribing
 from doubledecker.model.event import EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
-from doubledecker.model.subscriber import Subscriber, Subscription
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.model.topic import TopicView
 from doubledecker.store import (
     backlogs,
-    batches,
-    bulk,
     dead_letters,
     notices,
     queue_contents,
     receivers,
     registry,
-    subscribers,
 )
 from doubledecker.store.events import PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
@@ -66,6 +63,7 @@ class LiveRegistry:
         self._backlogs_at_s = float("-inf")
         self.skips = Skips(partitions.home)
         self.clients = Clients(partitions.home, self)
+        self.subscriptions = Subscriptions(partitions, self)
 
     async def refresh(self) -> None:
         """Read what changed since the last time."""
@@ -151,69 +149,11 @@ class LiveRegistry:
         pairs = zip(names, owners, strict=True)
         return {name: owner or "" for name, owner in pairs if is_reserved(name) or owner not in {None, publisher}}
 
-    async def end_orphans(self) -> list[str]:
-        """End the subscribers whose clients are gone; returns which."""
-        known = self.snapshot
-        return [each for each in known.subscribers.keys() - known.tokens.keys() if await self.end_subscriber(each)]
-
     def is_known(self, caller: Caller, *, now_ms: int) -> bool:
         """Whether a caller who was identified before would be again: its token may be gone, or its secret replaced."""
         token = self.snapshot.tokens.get(caller.id)
         is_current = token is not None and (not caller.secret_hash or token.accepts(caller.secret_hash, now_ms))
         return caller.is_root or is_current
-
-    async def subscribe(self, token: str, asked: Subscription) -> Subscriber:
-        """Create or replace the subscriber of a token."""
-        for _ in range(_TRIES_MAX):
-            await self.refresh()
-            self._check_known(token)
-            former, seen = self.snapshot.subscribers.get(token), self.snapshot.version
-            self._check_subscriptions(token, asked)
-            subscriber = subscribing.merge(asked, token=token, former=former)
-            quota.check_filter(self.quotas, token, token, subscriber.filter, self.snapshot.filters_of_clients())
-            if former is None:
-                # Whoever ended its former self may have died before this.
-                await self._retire(token)
-                for partition in self._partitions.all:
-                    await self.destroy_letters(partition, token)
-            topics = subscriber.topics
-            beginning = await bulk.beginning(self._partitions, topics) if subscriber.is_bulk else bulk.NOWHERE
-            version = await subscribers.save(self._partitions.home, subscriber, beginning, seen=seen)
-            if version > 0:
-                await self.spread(version)
-                if not subscriber.is_bulk:
-                    await bulk.end(self._partitions, token)
-                await self._spread_change(subscriber, former)
-                return subscriber
-        raise Conflict("this subscriber is being changed by others at the same time; try again")
-
-    async def check_room(self, token: str, asked: Subscription) -> None:
-        """Raise QuotaExceeded when a subscriber may not have so many topics; to be asked before each is checked."""
-        await self.refresh()
-        self._check_subscriptions(token, asked)
-
-    def _check_subscriptions(self, token: str, asked: Subscription) -> None:
-        former = self.snapshot.subscribers.get(token)
-        quota.check_subscriptions(self.quotas, set(asked.topics), former.topics if former else ())
-
-    async def retire(self, partition: Partition, token: str) -> bool:
-        """Set aside what waits in a partition for a subscriber that is gone; returns whether a purge was needed.
-
-        One that is back keeps what it has. Where the registry changes all the time, the sweep tries again.
-        """
-        for _ in range(_TRIES_MAX):
-            if token in self.snapshot.subscribers:
-                return False
-            version = self.snapshot.version
-            was_needed = await subscribers.retire(partition, token, version=version)
-            if was_needed:
-                return True
-            # A purge forgets them when it is done; here there is nothing to purge.
-            if was_needed is False and await dead_letters.destroy(partition, token, version=version):
-                await batches.forget_gauges(partition, token)
-                return False
-            await self.refresh()
-        return False
 
     async def destroy_letters(self, partition: Partition, receiver: str) -> bool:
         """Destroy the dead letters of a receiver in a partition if it is gone; returns whether it is.
@@ -227,17 +167,6 @@ class LiveRegistry:
                 return True
             await self.refresh()
         return False
-
-    async def unsubscribe(self, token: str) -> None:
-        """Forget the subscriber of a token and what waits for it."""
-        if not await self.end_subscriber(token):
-            raise NotFound("subscriber not found")
-
-    async def leave_topic(self, token: str, name: str) -> None:
-        version = await subscribers.leave_topic(self._partitions.home, token, name)
-        if version == 0:
-            raise NotFound(f"not subscribed to {name!r}")
-        await self.spread(version)
 
     async def delete_topic(self, name: str, *, publisher: str) -> int:
         """Forget a topic; `publisher` is empty for root. Returns how many subscriptions ended."""
@@ -311,15 +240,6 @@ class LiveRegistry:
             token = self.snapshot.tokens.get(owner)
             yield TopicView(name, token.name if token else owner.rpartition("-")[0], owner, events)
 
-    async def end_subscriber(self, token: str) -> bool:
-        """Forget the subscriber of a token and what waits for it, if there is one; returns whether there was."""
-        version = await subscribers.delete(self._partitions.home, token)
-        if version == 0:
-            return False
-        await self.spread(version)
-        await self._retire(token)
-        return True
-
     async def spread(self, version: int) -> None:
         """Make a change felt in every partition and in this process; version 0 means that nothing changed."""
         if version > 0:
@@ -332,7 +252,7 @@ class LiveRegistry:
         for _ in range(_TRIES_MAX):
             await self.refresh()
             if not caller.is_root:
-                self._check_known(caller.id)
+                self.check_known(caller.id)
             self._check_clients("owner", [client] if named and client else [])
             self._check_clients("refuse_clients", queue.refuse_clients or ())
             former = self.snapshot.queues.get(queue.name)
@@ -352,7 +272,7 @@ class LiveRegistry:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
             if version > 0:
                 await self.spread(version)
-                await self._spread_change(wanted.receiver, former.receiver if former else None)
+                await self.spread_change(wanted.receiver, former.receiver if former else None)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
 
@@ -377,7 +297,7 @@ class LiveRegistry:
             await notices.forget(partition, queue.receiver.token)
         return True
 
-    def _check_known(self, client: str) -> None:
+    def check_known(self, client: str) -> None:
         if client not in self.snapshot.tokens:
             raise Unauthenticated("the token was revoked")
 
@@ -393,11 +313,7 @@ class LiveRegistry:
         queueing.check_owner(queue, caller)
         return queue
 
-    async def _retire(self, token: str) -> None:
-        for partition in self._partitions.all:
-            await self.retire(partition, token)
-
-    async def _spread_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
+    async def spread_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
         """Of what never had an address no partition need hear; one without an address has no permits."""
         if receiver.callback or (former and former.callback):
             await self._spread_permits(receiver.token)

@@ -5,6 +5,7 @@ Problems that any request may meet are not repeated here: openapi.py adds them.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta, Raw
@@ -66,6 +67,7 @@ from doubledecker.web.shapes import (
     VersionAnswer,
 )
 from doubledecker.web.stream import Streaming
+from doubledecker.web.subscriptions import SubscriptionRoutes
 from doubledecker.web.tokens import TokenRoutes
 from doubledecker.web.trials import TrialAnswer
 
@@ -158,9 +160,43 @@ _DEFINED = {
 _ASKED = "The pipeline will carry it out"
 
 
+@dataclass(frozen=True)
+class RouteGroups:
+    """Who answers what."""
+
+    publishing: Publishing
+    routes: Routes
+    subscriptions: SubscriptionRoutes
+    tokens: TokenRoutes
+    queues: Queues
+    contents: QueueContents
+    letters: DeadLetterRoutes
+    receivers: ReceiverRoutes
+    attempts: AttemptRoutes
+    resending: ResendRoutes
+    streaming: Streaming
+    filters: FilterRoutes
+    jobs: PipelineJobRoutes
+
+
+def of_all(groups: RouteGroups, *, document: Handler, metrics_public: bool) -> list[ApiRoute]:
+    """Every route there is."""
+    return [
+        *of_events(groups.publishing, groups.streaming, groups.routes),
+        *of_subscriptions(groups.subscriptions),
+        *of_tokens(groups.tokens),
+        *of_receivers(groups.receivers),
+        *of_attempts(groups.attempts, groups.resending),
+        *of_dead_letters(groups.letters),
+        *of_queues(groups.queues, groups.contents),
+        *of_filters(groups.filters),
+        *of_jobs(groups.jobs),
+        *of_process(groups.routes, document=document, metrics_public=metrics_public),
+    ]
+
+
 def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> list[ApiRoute]:
-    """Topics, events, who publishes and who subscribes."""
-    wanted, subscribers = json(Subscription), _ok(list[SubscriberAnswer])
+    """Topics, events, and who publishes."""
     return [
         ApiRoute(
             "POST /events",
@@ -177,12 +213,6 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
         ),
         ApiRoute("DELETE /topics/{name}", routes.delete_topic, _ENDED, (403, 404), (_TOPIC,)),
         ApiRoute("POST /topics/{name}/give", routes.give_topic, _DONE, (403, 404), (_TOPIC,), json(Gift)),
-        ApiRoute("POST /subscription", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
-        ApiRoute("GET /subscriptions", routes.list_subscribers, subscribers),
-        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
-        ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
-        ApiRoute("GET /subscribers", routes.list_subscribers, subscribers),
-        ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),
     ]
 
 
@@ -194,6 +224,19 @@ def of_tokens(tokens: TokenRoutes) -> list[ApiRoute]:
         ApiRoute("POST /api_tokens", tokens.create, {201: _TOKEN_MADE}, (403, 409, 429), takes=json(TokenWanted)),
         ApiRoute("DELETE /api_tokens/{name}", tokens.delete, _DONE, (403,), (_TOKEN,)),
         ApiRoute("POST /api_tokens/{name}/rotate", tokens.rotate, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
+    ]
+
+
+def of_subscriptions(routes: SubscriptionRoutes) -> list[ApiRoute]:
+    """Who subscribes to what."""
+    wanted, subscribers = json(Subscription), _ok(list[SubscriberAnswer])
+    return [
+        ApiRoute("POST /subscription", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
+        ApiRoute("GET /subscriptions", routes.list_subscribers, subscribers),
+        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
+        ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
+        ApiRoute("GET /subscribers", routes.list_subscribers, subscribers),
+        ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),
     ]
 
 

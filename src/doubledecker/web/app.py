@@ -15,23 +15,12 @@ from doubledecker.model import quota
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.web import api, openapi, problem
-from doubledecker.web.attempts import AttemptRoutes
+from doubledecker.web.api import RouteGroups
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
-from doubledecker.web.dead_letters import DeadLetterRoutes
-from doubledecker.web.filters import FilterRoutes
 from doubledecker.web.pace import ClientPace
-from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.protocol import ANSWER
-from doubledecker.web.publishing import Publishing
-from doubledecker.web.queue_contents import QueueContents
-from doubledecker.web.queues import Queues
-from doubledecker.web.receivers import ReceiverRoutes
-from doubledecker.web.resending import ResendRoutes
 from doubledecker.web.route_table import ByMethod, RouteTable
-from doubledecker.web.routes import Routes
-from doubledecker.web.stream import Streaming
-from doubledecker.web.tokens import TokenRoutes
 
 # A Redis that refuses everything must not fill the log.
 _LOG_S = 1.0
@@ -51,18 +40,7 @@ class App:
     def __init__(
         self,
         authenticator: Authenticator,
-        publishing: Publishing,
-        routes: Routes,
-        tokens: TokenRoutes,
-        queues: Queues,
-        contents: QueueContents,
-        letters: DeadLetterRoutes,
-        receivers: ReceiverRoutes,
-        attempts: AttemptRoutes,
-        resending: ResendRoutes,
-        streaming: Streaming,
-        filters: FilterRoutes,
-        jobs: PipelineJobRoutes,
+        groups: RouteGroups,
         *,
         room: BodyMemory,
         changes: ClientPace,
@@ -75,19 +53,7 @@ class App:
         self._under_way: Counter[str] = Counter()
         self._changes = changes
         self._log_from_s = 0.0
-        self.table = RouteTable(
-            [
-                *api.of_events(publishing, streaming, routes),
-                *api.of_tokens(tokens),
-                *api.of_receivers(receivers),
-                *api.of_attempts(attempts, resending),
-                *api.of_dead_letters(letters),
-                *api.of_queues(queues, contents),
-                *api.of_filters(filters),
-                *api.of_jobs(jobs),
-                *api.of_process(routes, document=self._show_document, metrics_public=metrics_public),
-            ]
-        )
+        self.table = RouteTable(api.of_all(groups, document=self._show_document, metrics_public=metrics_public))
 
     @property
     def under_way(self) -> Counter[str]:

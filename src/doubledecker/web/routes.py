@@ -1,4 +1,4 @@
-"""The other routes: topics, subscriptions, health. Each is a short function from a request to an answer."""
+"""The other routes: topics, health. Each is a short function from a request to an answer."""
 
 import asyncio
 import contextlib
@@ -20,17 +20,15 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway, TopicReserved
 from doubledecker.model import schema
-from doubledecker.model import subscriber as subscribing
-from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
-from doubledecker.store import jobs, pipeline, registry
+from doubledecker.store import jobs, registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import ProcessReport
 from doubledecker.web import body as bodies
 from doubledecker.web import metrics, problem, shapes
-from doubledecker.web.authentication import require_client, require_root
+from doubledecker.web.authentication import require_root
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.metrics import BusFigures
 from doubledecker.web.paging import EncodedRows
@@ -49,7 +47,6 @@ class RouteRules:
     body: BodyLimits
     scaling_threshold: int
     scaling_deadline_ms: int
-    guard: DialGuard
     memory: MemoryRules
     address_connections_max: int
 
@@ -180,40 +177,6 @@ class Routes:
             raise TopicReserved(name)
         await self._registry.give_topic(name, to=to)
         return Response(status_code=204)
-
-    async def subscribe(self, request: Request, caller: Caller) -> Response:
-        """Create or replace this client's subscriber."""
-        require_client(caller)
-        asked = subscribing.parse(await self._body(request))
-        await self._registry.check_room(caller.id, asked)
-        asked = subscribing.checked(asked, guard=self._rules.guard)
-        subscriber = await self._registry.subscribe(caller.id, asked)
-        if subscriber.is_bulk:
-            run = (await pipeline.read(self._partitions.home)).run
-            if run is None or not run.is_alive(clock.now_ms()):
-                _log.warning("subscriber.unserved", subscriber=subscriber.token)
-        return Response(status_code=204)
-
-    async def unsubscribe(self, _request: Request, caller: Caller) -> Response:
-        """Forget this client's subscriber and what waits for it."""
-        require_client(caller)
-        await self._registry.unsubscribe(caller.id)
-        return Response(status_code=204)
-
-    async def leave_topic(self, request: Request, caller: Caller) -> Response:
-        """End one subscription."""
-        require_client(caller)
-        await self._registry.leave_topic(caller.id, request.path_params["name"])
-        return Response(status_code=204)
-
-    async def list_subscribers(self, _request: Request, caller: Caller) -> Response:
-        """A client's own subscriber, or all of them for root."""
-        await self._registry.refresh()
-        known = self._registry.snapshot.subscribers.values()
-        seen = [subscriber for subscriber in known if caller.is_root or subscriber.token == caller.id]
-        now_ms = clock.now_ms()
-        rows = await overview.look_at(self._partitions, seen)
-        return shapes.json([shapes.subscriber(row, caller, now_ms) for row in rows])
 
     async def _ping(self) -> None:
         await asyncio.gather(*(partition.command("PING") for partition in self._partitions.all))

@@ -34,6 +34,7 @@ from doubledecker.store import registry
 from doubledecker.store.processes import Family
 from doubledecker.web import metrics, problem
 from doubledecker.web.addresses import Addresses
+from doubledecker.web.api import RouteGroups
 from doubledecker.web.app import App
 from doubledecker.web.attempt_log import AttemptLog
 from doubledecker.web.attempts import AttemptRoutes
@@ -54,6 +55,7 @@ from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
 from doubledecker.web.resending import ResendRoutes
 from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamLeases, StreamRules
+from doubledecker.web.subscriptions import SubscriptionRoutes
 from doubledecker.web.tokens import TokenRoutes
 from doubledecker.web.trials import Trials
 from doubledecker.web.turns import ClientLocks
@@ -245,31 +247,41 @@ def make_app(
 ) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, BodyMemory(settings.bodies_bytes_max))
-    small = replace(body, bytes_max=min(body.bytes_max, SMALL_BYTES_MAX))
     event = EventLimits(settings.max_event_data_bytes, bounds.event_depth_max)
     rules = PublishRules(body, event, bounds.events_per_request_max, build.quotas(settings))
-    large_reads, finder = ClientLocks(), ReceiverFinder(bus.registry)
-    attempt_log = AttemptLog(bus.partitions, lake=settings.lake)
-    pacer = Pacer(bus.partitions, bus.registry)
-    resender = Resender(bus.partitions, bus.registry, bus.headroom, pacer)
+    streaming = Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream)
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
-        Publishing(bus.partitions, bus.publisher, pacer, rules),
-        Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
-        TokenRoutes(bus.registry, small),
-        Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
-        QueueContents(bus.partitions, bus.registry, small, large_reads),
-        DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads, pacer),
-        ReceiverRoutes(finder, ReceiverStates(bus.partitions), Trials(bus.partitions, dialer), small),
-        AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
-        ResendRoutes(finder, bus.partitions, attempt_log, large_reads, small, resender),
-        Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),
-        FilterRoutes(bus.partitions, small, event),
-        PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
+        _route_groups(settings, bus, rules, presence, streaming, Trials(bus.partitions, dialer)),
         room=body.room,
         changes=ClientPace(bus.partitions, "changes", "made", "changes of subscribers and queues"),
         quotas=rules.quotas,
         metrics_public=settings.metrics_public,
+    )
+
+
+def _route_groups(
+    settings: Settings, bus: BusParts, rules: PublishRules, presence: Presence, streaming: Streaming, trials: Trials
+) -> RouteGroups:
+    small = replace(rules.body, bytes_max=min(rules.body.bytes_max, SMALL_BYTES_MAX))
+    large_reads, finder = ClientLocks(), ReceiverFinder(bus.registry)
+    attempt_log = AttemptLog(bus.partitions, lake=settings.lake)
+    pacer = Pacer(bus.partitions, bus.registry)
+    resender = Resender(bus.partitions, bus.registry, bus.headroom, pacer)
+    return RouteGroups(
+        publishing=Publishing(bus.partitions, bus.publisher, pacer, rules),
+        routes=Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
+        subscriptions=SubscriptionRoutes(bus.partitions, bus.registry, small, guard=settings.dial_guard),
+        tokens=TokenRoutes(bus.registry, small),
+        queues=Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
+        contents=QueueContents(bus.partitions, bus.registry, small, large_reads),
+        letters=DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads, pacer),
+        receivers=ReceiverRoutes(finder, ReceiverStates(bus.partitions), trials, small),
+        attempts=AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
+        resending=ResendRoutes(finder, bus.partitions, attempt_log, large_reads, small, resender),
+        streaming=streaming,
+        filters=FilterRoutes(bus.partitions, small, rules.event),
+        jobs=PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
     )
 
 
@@ -278,7 +290,6 @@ def _route_rules(settings: Settings, body: BodyLimits, bus: BusParts) -> RouteRu
         body=body,
         scaling_threshold=settings.scaling_threshold,
         scaling_deadline_ms=settings.scaling_deadline_ms,
-        guard=settings.dial_guard,
         memory=bus.headroom.rules,
         address_connections_max=settings.address_connections_max,
     )

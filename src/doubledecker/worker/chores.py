@@ -153,14 +153,14 @@ class Chores:
     async def sweep(self) -> None:
         """Mend what a process that died left undone: what waits for nobody, receivers that changed or are gone."""
         await self._live.refresh()
-        for token in await self._live.end_orphans():
+        for token in await self._live.subscriptions.end_orphans():
             _log.warning("subscriber.orphaned", subscriber=token)
         known = self._live.snapshot
         for partition in self._partitions.all:
             await receivers.reconcile(partition, known.pushed_to, version=known.version)
             _, waiting = await batches.gauges(partition)
             for token in waiting.keys() - known.subscribers.keys():
-                if await self._live.retire(partition, token):
+                if await self._live.subscriptions.retire(partition, token):
                     _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
             await self._sweep_queues(partition)
             await self._sweep_letters(partition)

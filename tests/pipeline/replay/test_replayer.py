@@ -34,7 +34,7 @@ MINE = "https://example.org/"
 async def subscriber(feed: Feed, name: str, *topics: str) -> str:
     token = await feed.bus.registry.clients.create(name, f"secret-of-{name}", now_ms=0)
     # All in one batch: those of one millisecond have no order among them.
-    await feed.bus.registry.subscribe(token.id, Subscription(list(topics), MINE, timeout=3_600_000, max=10_000))
+    await feed.bus.registry.subscriptions.put(token.id, Subscription(list(topics), MINE, timeout=3_600_000, max=10_000))
     return token.id
 
 
@@ -270,7 +270,7 @@ async def test_it_waits_for_a_receiver_that_has_much_to_do_and_can_be_cancelled(
         assert 0 < first == held.done <= 60
         assert held.state == "running"
         assert "events wait for subscriber" in held.note
-        await feed.bus.registry.unsubscribe(late)
+        await feed.bus.registry.subscriptions.delete(late)
         await desk.run()
         gone = await desk.read(asked)
         assert (gone.state, gone.done) == ("failed", first)

@@ -36,7 +36,7 @@ async def subscriber(
     feed: Feed, receiver: Receiver, *, max_: int = 10, topics: Sequence[str] = (), **fields: int
 ) -> str:
     token = await feed.bus.registry.clients.create("late", "secret-of-late", now_ms=0)
-    await feed.bus.registry.subscribe(token.id, Subscription(list(topics), receiver.url, max=max_, **fields))
+    await feed.bus.registry.subscriptions.put(token.id, Subscription(list(topics), receiver.url, max=max_, **fields))
     return token.id
 
 

@@ -76,7 +76,7 @@ def number(event: AcceptedEvent) -> int:
 async def test_rows_are_events_for_everyone_that_an_event_over_http_is_for(spark: SparkSession, topology: Topology):
     async with a_feed(topology) as feed:
         asked = Subscription(["orders"], "https://example.org/hook", timeout=60_000, max=10_000)
-        subscriber = await feed.bus.registry.subscribe(feed.publisher, asked)
+        subscriber = await feed.bus.registry.subscriptions.put(feed.publisher, asked)
         write(rows(spark, 1000), feed)
         found = await published(feed)
         view = await overview.look(feed.bus.partitions, {subscriber.token: subscriber}, now_ms=0, rules=MemoryRules())
