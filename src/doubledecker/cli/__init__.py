@@ -52,12 +52,23 @@ def cli() -> None:
 )
 @click.option("--no-demo", is_flag=True, help="Without the demo's publisher and subscribers")
 @click.option("--no-pipeline", is_flag=True, help="Without the Spark pipeline")
-def _up(port: int | None, data: Path, processes: int | None, *, no_demo: bool, no_pipeline: bool) -> None:
-    """Run the whole bus on this machine, with demo traffic."""
+@click.option("--log", is_flag=True, help="Print the logs of all processes here, not to logs in --data")
+def _up(port: int | None, data: Path, processes: int | None, *, no_demo: bool, no_pipeline: bool, log: bool) -> None:
+    """Run the whole bus on this machine, with demo traffic.
+
+    On a terminal it shows a live view; elsewhere it says where the bus is, and then only what goes wrong.
+    """
     try:
         from doubledecker.cli.up import up  # noqa: PLC0415 - the store is slow to import
 
-        up.up(port=port, data=data, processes=processes, with_demo=not no_demo, with_pipeline=not no_pipeline)
+        up.up(
+            port=port,
+            data=data,
+            processes=processes,
+            with_demo=not no_demo,
+            with_pipeline=not no_pipeline,
+            logs_here=log,
+        )
     except KeyboardInterrupt:
         # Before `up` has its own ways with signals; nothing has started yet.
         click.echo("Doubledecker has stopped", err=True)

@@ -6,7 +6,7 @@
     demo         there since a demo ran on this data
     sources.toml what the pipeline consumes; the user's, like spark.conf
     lake/        the pipeline's tables
-    logs/        what the processes printed while the live view was shown
+    logs/        what the processes print, but for those of `up --log`
 
 Besides these it holds what store/embedded.py names.
 """

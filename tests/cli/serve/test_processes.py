@@ -349,7 +349,7 @@ async def test_a_crash_loop_is_told_as_one():
 
 @pytest.mark.slow
 def test_up_runs_several_processes_of_web_and_worker_and_is_ready_when_all_are(data_dir: Path):
-    with an_up(data_dir, "--no-demo", "--processes", "2") as up:
+    with an_up(data_dir, "--no-demo", "--log", "--processes", "2") as up:
         started = up.err
         lines = [line for line in children(up.process.pid).values() if "--member" in line]
         victim = next(pid for pid, line in children(up.process.pid).items() if "web --member 2/2" in line)

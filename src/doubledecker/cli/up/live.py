@@ -1,4 +1,4 @@
-"""The live view: one calm screen that fits a terminal of 80 by 24, drawn anew each second; and its one-line form."""
+"""The live view: one calm screen that fits a terminal of 80 by 24, drawn anew each second."""
 
 import asyncio
 from collections import deque
@@ -35,7 +35,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to find what 
 
 @dataclass
 class Board:
-    """Shown by the live view and by the plain lines."""
+    """Shown by the live view."""
 
     url: str
     began_at: int
@@ -132,19 +132,6 @@ def render(board: Board, *, width: int, height: int, now_ms: int, foot: str) -> 
     parts += [Text(f" {message}", style="yellow", overflow="ellipsis", no_wrap=True) for message in board.messages]
     parts += [Text(f" {line}", style="dim", overflow="ellipsis", no_wrap=True) for line in (board.hint, foot) if line]
     return Group(*parts)
-
-
-def line(board: Board) -> str:
-    """The main numbers as one line, for a log."""
-    last = board.trail.last
-    if board.away or last is None:
-        return f"no numbers: {board.away or 'not looked yet'}"
-    return (
-        f"published {words.rate(board.trail.rate(status.published))}/s, "
-        f"delivered {words.rate(board.trail.rate(status.delivered))}/s, "
-        f"waiting {last.events_waiting:,}, oldest {_oldest(last)}, "
-        f"latency {_latencies(board)}"
-    )
 
 
 def _head(board: Board, width: int, now_ms: int) -> Text:

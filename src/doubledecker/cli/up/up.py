@@ -40,9 +40,9 @@ _DEMO_GRACE_S, _WEB_GRACE_S, _WORKER_MARGIN_S, _VALKEY_GRACE_S = 1.0, 2.0, 0.5, 
 _PIPELINE_GRACE_S = 6.0
 # A server of someone else's that does not answer within this is rather not there.
 _PATIENCE_S = 5.0
-_LINE_S = 10.0
 # While less is left on the disk of its data, the server takes no writes.
 _DISK_MIN_FREE_BYTES = 33_554_432
+_LOGS = "logs"
 # The children that act as root; the others, and what they start, do not get its key.
 _ROOT_KEY_USERS = frozenset({"web", "demo"})
 
@@ -60,10 +60,13 @@ class UpPlan:
     with_demo: bool
     with_pipeline: bool
     lacks_spark: bool
+    logs_here: bool
     is_live: bool
 
 
-def up(*, port: int | None, data: Path, processes: int | None, with_demo: bool, with_pipeline: bool) -> None:
+def up(
+    *, port: int | None, data: Path, processes: int | None, with_demo: bool, with_pipeline: bool, logs_here: bool
+) -> None:
     """Run everything until SIGINT or SIGTERM."""
     settings = reading.read(os.environ)
     log.configure(level="error", as_json=settings.log_json)
@@ -73,10 +76,10 @@ def up(*, port: int | None, data: Path, processes: int | None, with_demo: bool, 
         settings = replace(settings, web_processes=processes, worker_processes=processes)
     # Held until the end, and refused when it is taken, before anything starts.
     with listening.on(settings.host, settings.port, by=listening.reserve, remedy="; pass another --port"):
-        _up(settings, data, with_demo=with_demo, with_pipeline=with_pipeline)
+        _up(settings, data, with_demo=with_demo, with_pipeline=with_pipeline, logs_here=logs_here)
 
 
-def _up(settings: Settings, data: Path, *, with_demo: bool, with_pipeline: bool) -> None:
+def _up(settings: Settings, data: Path, *, with_demo: bool, with_pipeline: bool, logs_here: bool) -> None:
     folder.prepare(data)
     settings = replace(settings, spark_conf=spark_conf.read(data, settings.spark_conf))
     console = Console()
@@ -88,7 +91,9 @@ def _up(settings: Settings, data: Path, *, with_demo: bool, with_pipeline: bool)
         with_demo=with_demo,
         with_pipeline=with_pipeline and pipeline.is_installed(),
         lacks_spark=with_pipeline and not pipeline.is_installed(),
-        is_live=console.is_terminal and not console.is_dumb_terminal,
+        logs_here=logs_here,
+        # Logs would scroll the view away.
+        is_live=console.is_terminal and not console.is_dumb_terminal and not logs_here,
     )
     asyncio.run(_Up(plan, console).run())
 
@@ -167,6 +172,8 @@ class _Up:
         _echo(f"Doubledecker is at {self._board.url}")
         if not self._plan.is_key_set:
             _echo(f"The root key is in {self._plan.data / folder.ROOT_KEY}")
+        if not self._plan.logs_here:
+            _echo(f"Logs are in {self._plan.data / _LOGS}")
         if self._plan.lacks_spark:
             self._say(f"there is no pipeline, as {pipeline.MISSING}")
         children = self._children(settings)
@@ -235,18 +242,22 @@ class _Up:
         return Kept(name, ChildLife(command), on_end=self._note_end, grace_s=grace_s)
 
     def _note_end(self, ended: Ended) -> None:
-        self._say(str(ended))
+        log_file = self._log(ended.name)
+        # With such an exit code it has written why.
+        where = f"; see {log_file}" if log_file and ended.exit_code is not None and ended.exit_code > 0 else ""
+        self._say(f"{ended}{where}")
 
     def _log(self, name: str) -> Path | None:
-        return self._plan.data / "logs" / f"{name}.log" if self._plan.is_live else None
+        return None if self._plan.logs_here else self._plan.data / _LOGS / f"{name}.log"
 
     async def _show(self) -> None:
-        # A terminal that was closed, or a reader that left, must not keep the bus from stopping in order.
+        # A terminal that was closed must not keep the bus from stopping in order.
         with contextlib.suppress(OSError):
-            await (self._show_live() if self._plan.is_live else self._show_lines())
+            if self._plan.is_live:
+                await self._show_live()
 
     async def _show_live(self) -> None:
-        foot = f"Ctrl-C stops · logs in {self._plan.data / 'logs'}"
+        foot = f"Ctrl-C stops · logs in {self._plan.data / _LOGS}"
         with Live(console=self._console, screen=True, auto_refresh=False) as shown:
             while True:
                 width, height = self._console.size
@@ -254,11 +265,6 @@ class _Up:
                 screen = live.render(self._board, width=width, height=height, now_ms=now_ms, foot=foot)
                 shown.update(screen, refresh=True)
                 await asyncio.sleep(boards.LOOK_S)
-
-    async def _show_lines(self) -> None:
-        while True:
-            await asyncio.sleep(_LINE_S)
-            _echo(live.line(self._board))
 
     def _say(self, message: str) -> None:
         if self._plan.is_live:
