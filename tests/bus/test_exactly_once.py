@@ -150,7 +150,7 @@ async def test_rows_that_a_full_queue_refused_are_refused_again_when_the_task_is
 async def test_rows_on_another_clients_topic_are_refused_again_when_the_task_is_repeated(one: Topology):
     async with a_feed(one) as feed:
         other = await feed.bus.registry.clients.create("other", "secret-of-the-other", now_ms=0)
-        await feed.bus.registry.owners(["theirs"], publisher=other.id)
+        await feed.bus.registry.topics.claim(["theirs"], publisher=other.id)
         mixed = [*rows([1]), *rows([2], topic="theirs"), *rows([3])]
         given = [msgspec.structs.replace(row, index=at) for at, row in enumerate(mixed)]
         tasks = [a_task(feed) for _ in range(2)]

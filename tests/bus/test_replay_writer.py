@@ -142,7 +142,7 @@ async def test_a_replay_to_a_topic_goes_by_the_filters_of_those_who_listen_there
         fits = filter_syntax.parse({"data": {"n": [{"numeric": [">=", 2]}]}}).text
         await feed.bus.registry.register_queue(RegisteredQueue("late", "", (".*",), filter=fits), caller=ROOT)
         home = feed.bus.partitions.home
-        await feed.bus.registry.owners(["again"], publisher=feed.publisher)
+        await feed.bus.registry.topics.claim(["again"], publisher=feed.publisher)
         replay = Replay("topic", "again", 0, 1, 1_000_000, publisher=feed.publisher)
         target = TopicTarget(home, replay, "a-replay", feed.bus.headroom, Notifier(home, Notify("never")))
         sender = Sender(

@@ -62,7 +62,7 @@ def a_pipeline(folder: Path, feed: Feed, *words: str) -> Process:
 
 async def accepted(feed: Feed) -> int:
     """How many events the bus has taken; its journal forgets those that have landed."""
-    return sum([topic.events async for topic in feed.bus.registry.topics()])
+    return sum([topic.events async for topic in feed.bus.registry.topics.list_()])
 
 
 def numbers(lake: Path) -> Counter[int]:

@@ -130,7 +130,7 @@ async def test_the_example_of_a_source_publishes_its_orders_and_keeps_the_one_it
         once = Process("once", "pipeline", "run", "--once", environment={**os.environ, **settings}, logs=tmp_path)
         await once.start()
         assert await once.wait(within_s=300) == 0, once.log
-        topics = {topic.name: topic.events async for topic in feed.bus.registry.topics()}
+        topics = {topic.name: topic.events async for topic in feed.bus.registry.topics.list_()}
 
     assert topics == {"orders": 2}
     assert [row["row"].split(",")[0] for row in quarantined(tmp_path)] == ['{"order": 3']

@@ -104,7 +104,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def claim(self, which: int, names: list[str], publisher: str) -> None:
         """A claim changes no version; a copy that knows an owner may be as old as its version."""
         copy = self.copies[which]
-        owners = self.world.run(copy.owners(names, publisher=publisher))
+        owners = self.world.run(copy.topics.claim(names, publisher=publisher))
         now = self.world.run(registry.topic_owners(self.world.partitions.home, names))
         for name, owner in zip(names, now, strict=True):
             if owner is not None:

@@ -170,7 +170,7 @@ class TestFull:
         async with a_publisher(plain) as (publisher, live, client):
             queue = a_queue(overflow="refuse", max_length=3)
             await live.register_queue(queue, caller=ROOT)
-            await live.owners(["widgets"], publisher=client)
+            await live.topics.claim(["widgets"], publisher=client)
             answers = await asyncio.gather(
                 publishing(publisher, client, some_events(1)),
                 publishing(publisher, client, some_events(2, 3, 4), is_whole=True),

@@ -93,7 +93,7 @@ async def test_others_have_their_turn_while_many_topics_are_listed(partitions: P
     await registry.claim_topics(partitions.home, names, publisher="ann-1")
     turns = [0]
     async with counting(turns):
-        found = [(topic.name, turns[0]) async for topic in LiveRegistry(partitions).topics()]
+        found = [(topic.name, turns[0]) async for topic in LiveRegistry(partitions).topics.list_()]
 
     assert [name for name, _ in found] == sorted(names)
     assert max(Counter(turn for _, turn in found).values()) <= 500

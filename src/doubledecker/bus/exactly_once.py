@@ -160,7 +160,7 @@ class ExactlyOnceWriter:
         """One call with as many rows as it may carry."""
         some = list(islice(self._waiting, events.WRITES_MAX))
         topics = list(dict.fromkeys(row.kind.topic for row in some))
-        owners = await self._registry.owners(topics, publisher=self._publisher)
+        owners = await self._registry.topics.claim(topics, publisher=self._publisher)
         await self._registry.learn({row.kind for row in some})
         # That of the routes: another publisher of the task may refresh the registry while this one waits.
         version = self._registry.snapshot.version

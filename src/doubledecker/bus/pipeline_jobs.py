@@ -88,7 +88,7 @@ class PipelineJobs:
         if owner is None and caller.is_root:
             raise NotFound(f"no topic named {replay.name!r}; whoever publishes on it first owns it, and root cannot")
         if owner is None:
-            await self._registry.owners([replay.name], publisher=caller.id)
+            await self._registry.topics.claim([replay.name], publisher=caller.id)
         return structs.replace(replay, publisher=owner or caller.id)
 
     def _subscriber(self, named: str, caller: Caller) -> str:

@@ -90,7 +90,7 @@ class Publisher:
         selections = Selections()
         topics = [kinds[0].topic] if len(kinds) == 1 else list(dict.fromkeys([kind.topic for kind in kinds]))
         if is_whole:
-            foreign = await self._registry.foreign(topics, publisher=publisher)
+            foreign = await self._registry.topics.foreign(topics, publisher=publisher)
             if foreign:
                 return _refused(drafts, {topic: self._refusal(topic, owner) for topic, owner in foreign.items()})
             await self._check_whole(publisher, drafts, selections)
@@ -122,7 +122,7 @@ class Publisher:
         known = self._registry.snapshot.owners
         if {known.get(topic) for topic in topics} == {publisher}:
             return {}
-        owners = await self._registry.owners(topics, publisher=publisher)
+        owners = await self._registry.topics.claim(topics, publisher=publisher)
         return {topic: self._refusal(topic, owners[topic]) for topic in topics if owners[topic] != publisher}
 
     def _refusal(self, topic: str, owner: str) -> Refused:

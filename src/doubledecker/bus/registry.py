@@ -5,7 +5,7 @@ revoked token is refused everywhere within a second.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,17 +16,16 @@ from doubledecker.bus.pattern_search import Searcher
 from doubledecker.bus.queue_copies import QueueCopies
 from doubledecker.bus.skips import Skips
 from doubledecker.bus.subscriptions import Subscriptions
-from doubledecker.errors import BadRequest, BusAway, Conflict, NotFound, TooMany, TopicOwned, Unauthenticated
+from doubledecker.bus.topics import Topics
+from doubledecker.errors import BadRequest, BusAway, Conflict, NotFound, TooMany, Unauthenticated
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
 from doubledecker.model.event import EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
-from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import ROOT_NAME, Caller
-from doubledecker.model.topic import TopicView
 from doubledecker.store import (
     backlogs,
     dead_letters,
@@ -63,6 +62,7 @@ class LiveRegistry:
         self._backlogs_at_s = float("-inf")
         self.skips = Skips(partitions.home)
         self.clients = Clients(partitions.home, self)
+        self.topics = Topics(partitions, self)
         self.subscriptions = Subscriptions(partitions, self)
 
     async def refresh(self) -> None:
@@ -121,34 +121,6 @@ class LiveRegistry:
         """End what runs beside the event loop."""
         self._searcher.close()
 
-    async def owners(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
-        """Whose each topic is; those without an owner become the publisher's, or have none if it has too many.
-
-        Reserved topics have none.
-        """
-        known = self.snapshot.owners
-        unknown = [name for name in names if name not in known]
-        if not unknown:
-            return known
-        barred = dict.fromkeys(filter(is_reserved, unknown), "")
-        unknown = [name for name in unknown if name not in barred]
-        if not unknown:
-            return {**known, **barred}
-        version = self.snapshot.version
-        most = self.quotas.client_topics_max
-        claimed = await registry.claim_topics(self._partitions.home, unknown, publisher=publisher, most=most)
-        found = dict(zip(unknown, claimed, strict=True))
-        # A change meanwhile may have been the end of one of these topics.
-        if self.snapshot.version == version:
-            known.update({name: owner for name, owner in found.items() if owner})
-        return {**known, **found, **barred}
-
-    async def foreign(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
-        """Those of the topics that another client owns, or none can, with their owners; claims nothing."""
-        owners = await registry.topic_owners(self._partitions.home, names)
-        pairs = zip(names, owners, strict=True)
-        return {name: owner or "" for name, owner in pairs if is_reserved(name) or owner not in {None, publisher}}
-
     def is_known(self, caller: Caller, *, now_ms: int) -> bool:
         """Whether a caller who was identified before would be again: its token may be gone, or its secret replaced."""
         token = self.snapshot.tokens.get(caller.id)
@@ -167,28 +139,6 @@ class LiveRegistry:
                 return True
             await self.refresh()
         return False
-
-    async def delete_topic(self, name: str, *, publisher: str) -> int:
-        """Forget a topic; `publisher` is empty for root. Returns how many subscriptions ended."""
-        version, ended = await registry.delete_topic(self._partitions.home, name, publisher=publisher)
-        if version == 0:
-            raise NotFound(f"no topic named {name!r}")
-        if version < 0:
-            foreign = await self.foreign([name], publisher=publisher)
-            raise TopicOwned(name, foreign.get(name, "one that has left"))
-        # The version first: a publisher with an older copy would count it again.
-        await self.spread(version)
-        await registry.end_topic(self._partitions, name)
-        return ended
-
-    async def give_topic(self, name: str, *, to: str) -> None:
-        """Make another client the owner of a topic; what was published stays, and so do the subscriptions."""
-        version = await registry.give_topic(self._partitions.home, name, to=to)
-        if version == 0:
-            raise NotFound(f"no topic named {name[:80]!r}")
-        if version < 0:
-            raise BadRequest(f"to is {to[:80]!r}; no client has that id, GET /api_tokens lists them")
-        await self.spread(version)
 
     async def register_queue(self, queue: RegisteredQueue, *, caller: Caller) -> bool:
         """Create or replace a queue; returns whether it is new. Root may name its owner, or leave it as it was."""
@@ -232,13 +182,6 @@ class LiveRegistry:
                 return True
             await self.refresh()
         return False
-
-    async def topics(self) -> AsyncIterator[TopicView]:
-        """All topics by name, with who owns them and how many events they had; others have their turn in between."""
-        await self.refresh()
-        async for name, owner, events in registry.topics(self._partitions):
-            token = self.snapshot.tokens.get(owner)
-            yield TopicView(name, token.name if token else owner.rpartition("-")[0], owner, events)
 
     async def spread(self, version: int) -> None:
         """Make a change felt in every partition and in this process; version 0 means that nothing changed."""

@@ -52,7 +52,7 @@ from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverRoutes
 from doubledecker.web.resending import ResendBody, ResendRoutes, Resent
 from doubledecker.web.route_table import ApiRoute, Content, Handler, Parameter, Reply, json
-from doubledecker.web.routes import Gift, Routes
+from doubledecker.web.routes import Routes
 from doubledecker.web.shapes import (
     Alive,
     PublishedAnswer,
@@ -69,6 +69,7 @@ from doubledecker.web.shapes import (
 from doubledecker.web.stream import Streaming
 from doubledecker.web.subscriptions import SubscriptionRoutes
 from doubledecker.web.tokens import TokenRoutes
+from doubledecker.web.topics import Gift, TopicRoutes
 from doubledecker.web.trials import TrialAnswer
 
 _DIGITS = re.compile("[0-9]+")
@@ -165,6 +166,7 @@ class RouteGroups:
     """Who answers what."""
 
     publishing: Publishing
+    topics: TopicRoutes
     routes: Routes
     subscriptions: SubscriptionRoutes
     tokens: TokenRoutes
@@ -182,7 +184,7 @@ class RouteGroups:
 def of_all(groups: RouteGroups, *, document: Handler, metrics_public: bool) -> list[ApiRoute]:
     """Every route there is."""
     return [
-        *of_events(groups.publishing, groups.streaming, groups.routes),
+        *of_events(groups.publishing, groups.streaming, groups.topics),
         *of_subscriptions(groups.subscriptions),
         *of_tokens(groups.tokens),
         *of_receivers(groups.receivers),
@@ -195,7 +197,7 @@ def of_all(groups: RouteGroups, *, document: Handler, metrics_public: bool) -> l
     ]
 
 
-def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> list[ApiRoute]:
+def of_events(publishing: Publishing, streaming: Streaming, topics: TopicRoutes) -> list[ApiRoute]:
     """Topics, events, and who publishes."""
     return [
         ApiRoute(
@@ -207,12 +209,12 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
             _EVENTS,
         ),
         ApiRoute("GET /stream", streaming.get_stream, {200: _STREAMED}, (410, 429), _STREAM),
-        ApiRoute("GET /topics", routes.list_topics, _ok(list[TopicView]), parameters=_PAGE),
+        ApiRoute("GET /topics", topics.list_, _ok(list[TopicView]), parameters=_PAGE),
         ApiRoute(
             "POST /topics/{name}", publishing.post_topic, _DONE, (403, 409, 429), (_TOPIC, _KEY), json(TopicEvent)
         ),
-        ApiRoute("DELETE /topics/{name}", routes.delete_topic, _ENDED, (403, 404), (_TOPIC,)),
-        ApiRoute("POST /topics/{name}/give", routes.give_topic, _DONE, (403, 404), (_TOPIC,), json(Gift)),
+        ApiRoute("DELETE /topics/{name}", topics.delete, _ENDED, (403, 404), (_TOPIC,)),
+        ApiRoute("POST /topics/{name}/give", topics.give, _DONE, (403, 404), (_TOPIC,), json(Gift)),
     ]
 
 

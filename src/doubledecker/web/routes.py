@@ -1,13 +1,10 @@
-"""The other routes: topics, health. Each is a short function from a request to an answer."""
+"""The other routes: health, metrics. Each is a short function from a request to an answer."""
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
-from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,20 +15,16 @@ from doubledecker.bus.overview import ALIVE_MS
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import SnapshotCache
-from doubledecker.errors import BusAway, TopicReserved
-from doubledecker.model import schema
-from doubledecker.model.reserved import is_reserved
+from doubledecker.errors import BusAway
 from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
-from doubledecker.store import jobs, registry
+from doubledecker.store import jobs
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import ProcessReport
 from doubledecker.web import body as bodies
 from doubledecker.web import metrics, problem, shapes
-from doubledecker.web.authentication import require_root
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.metrics import BusFigures
-from doubledecker.web.paging import EncodedRows
 from doubledecker.web.shapes import Alive, Ready, Status, VersionAnswer
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
@@ -52,7 +45,7 @@ class RouteRules:
 
 
 class Routes:
-    """Answers everything but publishing."""
+    """Answers what has no file of its own."""
 
     def __init__(
         self,
@@ -66,7 +59,6 @@ class Routes:
         self._rules = rules
         self._presence = presence
         self._metrics = SnapshotCache(self._render_metrics)
-        self._topics = SnapshotCache(self._look_at_topics)
 
     async def pulse(self, _request: Request, _caller: Caller) -> Response:
         """204 when Redis answers."""
@@ -144,55 +136,8 @@ class Routes:
             view=await overview.look(self._partitions, snapshot.pushed_to, now_ms=clock.now_ms(), rules=rules.memory),
         )
 
-    async def list_topics(self, request: Request, _caller: Caller) -> Response:
-        """All topics, or a page of them when `limit` is given."""
-        known = await self._topics.get(rows=await registry.count_topics(self._partitions.home))
-        return known.answer(request.query_params)
-
-    async def _look_at_topics(self) -> EncodedRows:
-        names: list[str] = []
-        rows: list[bytes] = []
-        async for topic in self._registry.topics():
-            names.append(topic.name)
-            rows.append(msgspec.json.encode(topic))
-        return EncodedRows(names, rows)
-
-    async def delete_topic(self, request: Request, caller: Caller) -> Response:
-        """Forget a topic, as its owner or root; the subscriptions to it end, and its name is free.
-
-        How many ended is in a header: the original's clients want no body.
-        """
-        publisher = "" if caller.is_root else caller.id
-        ended = await self._registry.delete_topic(request.path_params["name"], publisher=publisher)
-        return Response(status_code=204, headers={"Ended-Subscriptions": str(ended)})
-
-    async def give_topic(self, request: Request, caller: Caller) -> Response:
-        """Make another client the owner of a topic, as root; its subscriptions and its count stay.
-
-        Root alone: a client could fill up what another may own.
-        """
-        require_root(caller)
-        name, to = request.path_params["name"], _new_owner(await self._body(request))
-        if is_reserved(name):
-            raise TopicReserved(name)
-        await self._registry.give_topic(name, to=to)
-        return Response(status_code=204)
-
     async def _ping(self) -> None:
         await asyncio.gather(*(partition.command("PING") for partition in self._partitions.all))
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._rules.body)
-
-
-class Gift(msgspec.Struct, forbid_unknown_fields=True):
-    """A topic for another client."""
-
-    to: Annotated[str, Meta(description="The token id of the new owner")]
-
-
-_GIFT = msgspec.json.Decoder(Gift)
-
-
-def _new_owner(body: bytes) -> str:
-    return schema.decode(_GIFT, body, what='a gift, like {"to": the token id of the new owner}').to

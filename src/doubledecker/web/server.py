@@ -57,6 +57,7 @@ from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamLeases, StreamRules
 from doubledecker.web.subscriptions import SubscriptionRoutes
 from doubledecker.web.tokens import TokenRoutes
+from doubledecker.web.topics import TopicRoutes
 from doubledecker.web.trials import Trials
 from doubledecker.web.turns import ClientLocks
 
@@ -270,6 +271,7 @@ def _route_groups(
     resender = Resender(bus.partitions, bus.registry, bus.headroom, pacer)
     return RouteGroups(
         publishing=Publishing(bus.partitions, bus.publisher, pacer, rules),
+        topics=TopicRoutes(bus.partitions, bus.registry, small),
         routes=Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
         subscriptions=SubscriptionRoutes(bus.partitions, bus.registry, small, guard=settings.dial_guard),
         tokens=TokenRoutes(bus.registry, small),

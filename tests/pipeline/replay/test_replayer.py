@@ -205,7 +205,7 @@ async def test_what_a_full_queue_refuses_on_a_topic_is_counted_and_a_topic_that_
         done = await desk.replay(to_topic="again", topic="orders")
         held = await waiting_in(feed, "small")
         asked = await desk.ask(to_topic="again", topic="orders")
-        await feed.bus.registry.delete_topic("again", publisher="")
+        await feed.bus.registry.topics.delete("again", publisher="")
         await desk.run()
         gone = await desk.read(asked)
 

@@ -80,7 +80,7 @@ async def test_rows_are_events_for_everyone_that_an_event_over_http_is_for(spark
         write(rows(spark, 1000), feed)
         found = await published(feed)
         view = await overview.look(feed.bus.partitions, {subscriber.token: subscriber}, now_ms=0, rules=MemoryRules())
-        topics = {topic.name: topic.events async for topic in feed.bus.registry.topics()}
+        topics = {topic.name: topic.events async for topic in feed.bus.registry.topics.list_()}
 
     assert sorted(number(event) for event in found) == list(range(1000))
     assert len({event.id for event in found}) == 1000
@@ -200,7 +200,7 @@ async def test_refused_rows_fail_the_write_with_their_reasons_and_the_others_are
 async def test_refused_rows_go_to_the_side_table_once(spark: SparkSession, one: Topology, tmp_path: Path):
     async with a_feed(one) as feed:
         other = await feed.bus.registry.clients.create("other", "secret-of-the-other", now_ms=0)
-        await feed.bus.registry.owners(["users"], publisher=other.id)
+        await feed.bus.registry.topics.claim(["users"], publisher=other.id)
         side = str(tmp_path / "refused")
         write(rows(spark, 100), feed, refusedTable=side, writeId="w")
         write(rows(spark, 100), feed, refusedTable=side, writeId="w")
@@ -218,7 +218,7 @@ async def test_refused_rows_go_to_the_side_table_once(spark: SparkSession, one: 
 async def test_rows_that_were_refused_fail_the_same_write_again(spark: SparkSession, one: Topology):
     async with a_feed(one) as feed:
         other = await feed.bus.registry.clients.create("other", "secret-of-the-other", now_ms=0)
-        await feed.bus.registry.owners(["users"], publisher=other.id)
+        await feed.bus.registry.topics.claim(["users"], publisher=other.id)
         for _ in range(2):
             with pytest.raises(PySparkException, match="50 rows were refused, and 50 published"):
                 write(rows(spark, 100), feed, writeId="w")

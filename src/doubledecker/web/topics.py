@@ -1,0 +1,81 @@
+"""The routes of topics, but for publishing."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.snapshots import SnapshotCache
+from doubledecker.errors import TopicReserved
+from doubledecker.model import schema
+from doubledecker.model.reserved import is_reserved
+from doubledecker.model.token import Caller
+from doubledecker.store import registry
+from doubledecker.store.partitions import Partitions
+from doubledecker.web import body as bodies
+from doubledecker.web.authentication import require_root
+from doubledecker.web.body import BodyLimits
+from doubledecker.web.paging import EncodedRows
+
+
+class TopicRoutes:
+    """Lists topics for everyone, and changes them for their owners and root."""
+
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, limits: BodyLimits) -> None:
+        self._partitions = partitions
+        self._registry = registry
+        self._limits = limits
+        self._listed = SnapshotCache(self._look_at_all)
+
+    async def list_(self, request: Request, _caller: Caller) -> Response:
+        """All topics, or a page of them when `limit` is given."""
+        known = await self._listed.get(rows=await registry.count_topics(self._partitions.home))
+        return known.answer(request.query_params)
+
+    async def _look_at_all(self) -> EncodedRows:
+        names: list[str] = []
+        rows: list[bytes] = []
+        async for topic in self._registry.topics.list_():
+            names.append(topic.name)
+            rows.append(msgspec.json.encode(topic))
+        return EncodedRows(names, rows)
+
+    async def delete(self, request: Request, caller: Caller) -> Response:
+        """Forget a topic, as its owner or root; the subscriptions to it end, and its name is free.
+
+        How many ended is in a header: the original's clients want no body.
+        """
+        publisher = "" if caller.is_root else caller.id
+        ended = await self._registry.topics.delete(request.path_params["name"], publisher=publisher)
+        return Response(status_code=204, headers={"Ended-Subscriptions": str(ended)})
+
+    async def give(self, request: Request, caller: Caller) -> Response:
+        """Make another client the owner of a topic, as root; its subscriptions and its count stay.
+
+        Root alone: a client could fill up what another may own.
+        """
+        require_root(caller)
+        name, to = request.path_params["name"], _new_owner(await self._body(request))
+        if is_reserved(name):
+            raise TopicReserved(name)
+        await self._registry.topics.give(name, to=to)
+        return Response(status_code=204)
+
+    async def _body(self, request: Request) -> bytes:
+        return await bodies.read(request.scope, request.receive, self._limits)
+
+
+class Gift(msgspec.Struct, forbid_unknown_fields=True):
+    """A topic for another client."""
+
+    to: Annotated[str, Meta(description="The token id of the new owner")]
+
+
+_GIFT = msgspec.json.Decoder(Gift)
+
+
+def _new_owner(body: bytes) -> str:
+    return schema.decode(_GIFT, body, what='a gift, like {"to": the token id of the new owner}').to
