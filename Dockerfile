@@ -14,8 +14,9 @@ ENV VIRTUAL_ENV=/opt/doubledecker
 RUN /uv/bin/uv pip sync --no-cache --require-hashes requirements/${LOCK}.txt
 COPY pyproject.toml LICENSE ./
 COPY docs/package.md docs/
+COPY client client
 COPY src src
-RUN /uv/bin/uv pip install --no-cache --no-deps .
+RUN /uv/bin/uv pip install --no-cache --no-deps . ./client
 
 FROM python:${PYTHON}
 RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/doubledecker doubledecker \

@@ -26,14 +26,14 @@ setup: .venv/.dev
 	$(BIN)/python -m pip --quiet --disable-pip-version-check install --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.venv/.dev: requirements/dev.txt pyproject.toml .venv/.uv
+.venv/.dev: requirements/dev.txt pyproject.toml client/pyproject.toml .venv/.uv
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
-	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable . --editable client
 	@touch $@
 
 .venv/.bench: requirements/bench.txt .venv/.dev
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip sync --quiet --require-hashes requirements/bench.txt
-	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable . --editable client
 	@touch $@
 
 demo: setup
@@ -67,7 +67,7 @@ format: setup
 	$(BIN)/ruff format .
 
 COMPILE := VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
-	--generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
+	--generate-hashes --no-emit-index-url --no-emit-package doubledecker-client --custom-compile-command "make lock" $(UPGRADE)
 
 # `make lock UPGRADE=--upgrade` takes newer versions; without it only what changed is resolved anew.
 lock: .venv/.uv

@@ -1,0 +1,1 @@
+../../../src/doubledecker/pickling.py
