@@ -37,6 +37,7 @@ from doubledecker.store import (
     losses,
     pipeline,
     pipeline_jobs,
+    queues,
     quotas,
     receivers,
     registry,
@@ -45,6 +46,7 @@ from doubledecker.store import (
 from doubledecker.store.deliveries import Settled
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.queues import LeasedMessage
 from doubledecker.store.shared_connection import words
 from doubledecker.store.write_offsets import Fence, RowRefusal, Write
 from doubledecker.worker import process
@@ -282,6 +284,7 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await unsubscribe(bus, gone)
     await delete_queue(bus, publisher)
     await use_queues(bus, publisher)
+    await hold_key_of_queue(bus)
     await quotas.pay(bus.partitions.home, "tester-00000000", kind="tests", minute_max=1)
     await quotas.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
 
@@ -339,6 +342,20 @@ async def use_queues(bus: TestBus, secret: str) -> None:
     await use_permits(bus, RegisteredQueue("tasks", "", (), callback="http://127.0.0.1:9/").receiver.token)
     # More than the head of a line holds.
     await bus.publish(secret, [an_event(n, "jobs", tenant="served") for n in range(20)])
+
+
+async def hold_key_of_queue(bus: TestBus) -> None:
+    """An ordered queue, of which a message was dropped that others of its key wait for."""
+    home, queue = bus.partitions.home, RegisteredQueue("orderly", "", (".*:chores:.*",), ordered=True)
+    body = {"pattern": list(queue.patterns), "ordered": True}
+    async with bus.http.put(f"{bus.url}/queues/orderly", json=body, headers=basic(ROOT_KEY)) as response:
+        assert response.status == 201, await response.text()
+    while bus.partitions.of(EventKind("chores", "update", tenant := uuid.uuid4().hex)) is not home:
+        pass
+    await bus.publish(await bus.token("chore-maker"), [an_event(n, "chores", tenant=tenant, key="a") for n in range(3)])
+    [first] = (await queues.pull(home, queue, most=9, lease_ms=AN_HOUR_MS)).messages
+    await queues.nack(home, queue, [LeasedMessage(first.id, first.attempt)], why="")
+    await queues.drop_oldest(home, queue, messages_max=1, bytes_enough=1)
 
 
 async def redrive(bus: TestBus) -> None:

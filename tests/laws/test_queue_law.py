@@ -107,7 +107,9 @@ class QueueMachine(RuleBasedStateMachine):
         refused = self.model.refused(tenants, wholes)
         assert reply.outcome is Accepted.OK
         assert reply.refused == dict.fromkeys(sorted(refused), "queue law")
-        self.model.push([tenant for i, tenant in enumerate(tenants) if i not in refused], now=self.now())
+        accepted = [tenant for i, tenant in enumerate(tenants) if i not in refused]
+        # Tenants are numbered in the order of the call, also where their first events were refused.
+        self.model.push(sorted(accepted, key=tenants.index), now=self.now())
 
     @rule(tenant=some_tenant, count=st.sampled_from([1, 3, 70]))
     def push_many(self, tenant: str, count: int) -> None:

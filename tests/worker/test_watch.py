@@ -1,6 +1,7 @@
 """The watch: what a queue with a callback holds is pushed, in batches, fairly, and nothing is lost on the way."""
 
 import asyncio
+from collections import Counter
 
 import msgspec
 
@@ -147,6 +148,31 @@ async def test_an_event_that_is_named_too_often_goes_to_the_dead_letters(one: To
         assert view.dead == 1
         assert receiver.attempted == [["bad", "good"], ["bad"], ["bad"]]
         assert (counted[_count("events", "delivered")], counted[_count("events", "refused")]) == (1, 3)
+
+
+async def test_an_ordered_queue_pushes_a_key_in_order_over_retries_and_a_dead_letter(one: Topology):
+    named: Counter[str] = Counter()
+
+    def answer(events: list[dict[str, object]]) -> object:
+        """The first of a key is good at its second attempt, the third never."""
+        bad = [str(event["id"]) for event in events if str(event["id"])[1] == "2"]
+        bad += [id_ for event in events if (id_ := str(event["id"]))[1] == "0" and not named[id_]]
+        named.update(bad)
+        return {"failed": bad}
+
+    async with a_bus(one, workers=0) as bus, Receiver(answer=answer) as receiver:
+        queue = a_queue(receiver.url, attempts_max=3, ordered=True)
+        await register(bus.settings, queue)
+        await bus.publish(
+            await bus.token("shop"), [an_event(n, key=key, id=f"{key}{n}") for n in range(5) for key in "abc"]
+        )
+        async with watching(bus.settings), watching(bus.settings):
+            view = await until_empty(bus.partitions, queue)
+
+        assert view.dead == 3
+        for key in "abc":
+            arrived = [id_ for id_ in receiver.ids if id_[0] == key]
+            assert arrived == [f"{key}{n}" for n in (0, 0, 1, 2, 2, 2, 3, 4)]
 
 
 async def test_a_receiver_that_is_down_costs_no_attempts_and_gets_everything_when_it_is_back(topology: Topology):

@@ -31,6 +31,7 @@ class QueueOptions(TypedDict, total=False):
     max_length: int
     facet_max_length: int
     overflow: str
+    ordered: bool
     owner: str
     refuse_clients: list[str]
     callback: str

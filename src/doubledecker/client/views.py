@@ -41,6 +41,7 @@ class QueueView(msgspec.Struct, frozen=True):
     max_length: int
     facet_max_length: int
     overflow: str
+    ordered: bool = False
     refuse_clients: tuple[str, ...] = ()
     filter: dict[str, Any] | None = None
     waiting: int = 0

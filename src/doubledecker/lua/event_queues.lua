@@ -5,6 +5,7 @@
 --
 -- uses event_plan
 -- uses queue_lines
+-- uses queue_lanes
 -- key  queue_bell     queues:bell            stream  rung with a queue's name when it has something to serve again
 -- key  queue_index    queues:index           set     queues that have held a message here
 -- keys queue_state    queue:state:<queue>    hash    sequence, virtual time, counters
@@ -234,6 +235,7 @@ local function delete_gone(standing)
   if #gone == 0 then
     return
   end
+  drop_holders(queue, gone)
   redis.call("HDEL", queue_data(queue), unpack(gone))
   redis.call("HDEL", queue_tried(queue), unpack(gone))
   redis.call("HINCRBY", queue_state(queue), "dropped", #gone)

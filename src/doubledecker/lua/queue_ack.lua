@@ -18,6 +18,8 @@ let_go("acked", records)
 redis.call("ZREM", pending, unpack(done))
 redis.call("HDEL", tried, unpack(done))
 redis.call("HDEL", data, unpack(done))
+free_lanes(done)
+return_all()
 -- Autodrop knows by it whether somebody consumes this queue.
 redis.call("HSET", state, "acked_at", now)
 conclude()

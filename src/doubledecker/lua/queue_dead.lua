@@ -17,6 +17,7 @@ local function bury(record, reason, why, status, headers, answer)
   })
   redis.call("HDEL", data, id)
   redis.call("HDEL", tried, id)
+  free_lanes({id})
 end
 
 -- A dead letter lives again as a message that was tried so often; its attempts are counted on, so that whoever held it

@@ -4,6 +4,7 @@
 -- the same id, should a queue take the name.
 --
 -- uses registry_fence
+-- uses queue_lanes
 -- key  index      queues:index              set     queues that have held a message here
 -- key  state      queue:state:<queue>       hash    sequence, virtual time, mean cost, counters
 -- key  former     queue:former:<queue>      string  the sequence of the queue that had this name
@@ -23,6 +24,7 @@
 -- keys line       queue:new:<of_queue>:<facet>  list  tails of lines
 -- arg  queue      text  the queue's name
 -- arg  tenants    pack  whose lines are removed
+-- arg  held       pack  lanes behind which nothing is to wait any more
 -- arg  is_last    int   1 when there are no others, and the rest is removed
 -- arg  kept_ms    int   how long to know where its numbers ended
 -- returns         how many of its keys there are besides lines, or -1 when the registry has changed since
@@ -30,13 +32,19 @@
 if is_stale() then
   return -1
 end
-local all = {state, facets, rules, ring, parked, wake, idle, data, pending, tried, scheduled, noticed, lettered}
+local all = {
+  state, facets, rules, ring, parked, wake, idle, data, pending, tried, scheduled, noticed, lettered, queue_lanes(queue), queue_freed(queue),
+}
 local count = redis.call("EXISTS", letters, unpack(all))
+local lists = {}
 for i, tenant in ipairs(tenants) do
-  tenants[i] = line(queue, tenant)
+  lists[i] = line(queue, tenant)
 end
-if #tenants > 0 then
-  redis.call("UNLINK", unpack(tenants))
+for _, lane in ipairs(held) do
+  lists[#lists + 1] = queue_behind(queue, lane)
+end
+if #lists > 0 then
+  redis.call("UNLINK", unpack(lists))
 end
 if is_last == 1 then
   local sequence = redis.call("HGET", state, "sequence")

@@ -41,6 +41,7 @@ local function drop_some(facet)
   for _, id in ipairs(gone) do
     bytes = bytes + redis.call("HSTRLEN", data, id)
   end
+  drop_holders(queue, gone)
   redis.call("HDEL", data, unpack(gone))
   redis.call("HDEL", tried, unpack(gone))
   dropped = dropped + #gone

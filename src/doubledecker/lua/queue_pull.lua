@@ -2,6 +2,7 @@
 --
 -- First what is due comes back: expired leases (or to the dead letters, after too many attempts), messages that were
 -- given back with a delay, facets that had to wait for their rate. Then, as often as asked: the facet with the least tag.
+-- Of an ordered queue no two messages of a lane are in consumers' hands (queue_lanes).
 --
 -- uses queue_turns
 -- uses queue_dead
@@ -11,11 +12,14 @@
 -- arg  floor         text  virtual time of the queue over all partitions: no facet is served as if it were earlier
 -- arg  is_alone      int   1 when no other partition has anything to serve
 -- arg  due_max       int   how much of what is due comes back in one call
+-- arg  ordered       int   1 when messages of a lane are handed out one at a time
 -- arg  portions      pack  how many each of several consumers asked for, in the order they are served; empty: all is one's
 -- returns            {ids, attempts, facets, messages, tries, wait in ms or -1, end of leases, least tag, mean cost, facets in the ring}
 
 -- So many facets, or a few more, are looked at in one call whether they can be forgotten.
 local FORGOTTEN_MAX = 200
+-- So many messages, or so many bytes of them and one more, are put behind their lanes in one call: under a millisecond.
+local DIVERTED_MAX, DIVERTED_BYTES_MAX = 200, 1048576
 
 local function due(zset)
   return redis.call("ZRANGE", zset, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)
@@ -50,8 +54,20 @@ local function bring_back_delayed()
   end
 end
 
+local function bring_back_freed()
+  for _, lane in ipairs(redis.call("SPOP", queue_freed(queue), due_max)) do
+    local former = redis.call("HGET", queue_lanes(queue), lane)
+    if former and redis.call("HEXISTS", data, former) == 0 then
+      free_lanes({former})
+    end
+  end
+end
+
 local function bring_back_due()
   bring_back_expired()
+  if has_lanes then
+    bring_back_freed()
+  end
   if redis.call("EXISTS", scheduled, wake) > 0 then
     bring_back_delayed()
     read_all(due(wake))
@@ -81,19 +97,66 @@ local function next_id(facet)
   return ids_of[facet][turn_of[facet]]
 end
 
+-- The lane of a message. Its key comes behind its data; no text has quotes that are not escaped, so the last id is its own.
+local function lane_of(text, name)
+  local is_read, rest = pcall(cjson.decode, "{" .. string.sub(text, string.match(text, '.*()"id":"') or 1))
+  local key = is_read and rest.key
+  return key and name .. "/" .. key or name .. ":" .. (string.match(text, '^{"topic":"([^"]*)"') or "")
+end
+
+-- The next message of a facet whose lane no other holds; those of held lanes are put behind these.
+local diverted, diverted_bytes = 0, 0
+local function next_in_order(facet)
+  local name = name_of[facet]
+  while diverted < DIVERTED_MAX and diverted_bytes < DIVERTED_BYTES_MAX do
+    local ids, head, tail = take(head_of(facet), has_tail[facet], line_prefix .. name, 1)
+    local id = ids[1]
+    set_head(facet, head)
+    has_tail[facet] = tail
+    local text = id and redis.call("HGET", data, id)
+    if not text then
+      return id
+    end
+    local lane = lane_of(text, name)
+    local holder = redis.call("HGET", queue_lanes(queue), lane)
+    if not holder then
+      redis.call("HSET", queue_lanes(queue), lane, id, id, lane)
+    end
+    if not holder or holder == id then
+      return id
+    end
+    redis.call("RPUSH", queue_behind(queue, lane), id)
+    diverted, diverted_bytes = diverted + 1, diverted_bytes + #text
+  end
+end
+
+-- A facet that was served has nothing that can be handed out now.
+local function take_back_turn(facet, charge)
+  local rule = rule_of[facet]
+  tag_of[facet] = tag_of[facet] - charge / (rule and rule.weight or 1)
+  if rule then
+    rule.held, rule.next_at = rule.held - 1, rule.next_at - rule.every_ms
+  end
+end
+
 -- Lease messages to the consumer; what it gets, as columns.
 local function lease(turns, charges)
   local ids, attempts, names, tries = {}, {}, {}, {}
   local count = 0
   for i = 1, #turns do
     local facet = turns[i]
-    local id = next_id(facet)
+    local id
+    if ordered == 1 then
+      id = next_in_order(facet)
+    else
+      id = next_id(facet)
+    end
     if id then
       count = count + 1
       ids[count], names[count], turns[count], charges[count] = id, name_of[facet], facet, charges[i]
-    elseif rule_of[facet] then
-      -- Its line is shorter than it can be: somebody else removed it.
-      rule_of[facet].held = rule_of[facet].held - 1
+    else
+      -- What it had waits behind its lanes.
+      take_back_turn(facet, charges[i])
     end
   end
   if count == 0 then

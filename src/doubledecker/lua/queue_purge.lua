@@ -6,6 +6,7 @@
 -- arg  facet    text  the facet
 -- arg  most     int   how many of its line in one call
 -- arg  delayed  pack  ids of messages that come back later; those of this facet go too
+-- arg  held     pack  lanes of this facet that are held: so many of those that wait behind each go too
 -- returns       how many were destroyed
 
 local purged = facet_of(facet)
@@ -18,9 +19,15 @@ for _, id in ipairs(delayed) do
     gone[#gone + 1] = id
   end
 end
+for _, lane in ipairs(held) do
+  for _, id in ipairs(redis.call("LPOP", queue_behind(queue, lane), most) or {}) do
+    gone[#gone + 1] = id
+  end
+end
 if #gone == 0 then
   return 0
 end
+drop_holders(queue, gone)
 redis.call("HDEL", data, unpack(gone))
 redis.call("HDEL", tried, unpack(gone))
 redis.call("HINCRBY", state, "purged", #gone)

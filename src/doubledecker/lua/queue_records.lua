@@ -3,6 +3,7 @@
 -- A line is always sorted by the numbers of its ids, so a message that comes back finds its old place.
 --
 -- uses queue_facets
+-- uses queue_lanes
 -- key  pending    queue:pending:<queue>     zset    ids of messages in consumers' hands, by the end of the lease
 -- key  tried      queue:tried:<queue>       hash    records of messages once pulled, by id
 -- key  journal    journal                   hash    settlements_bytes
@@ -22,6 +23,7 @@ local TOOK_MS_MIN = 0.5
 local notes = {}
 local noted_attempt, noted_ms, noted
 local backs = {}
+local has_lanes = redis.call("EXISTS", queue_lanes(queue)) == 1
 
 local function pack_record(record)
   return pack(
@@ -118,6 +120,16 @@ end
 -- those that ended by no fault of its own.
 local function is_spent(record, attempts_max)
   return record.attempt - record.forgiven >= attempts_max
+end
+
+-- Messages are gone for good: the next ones of the lanes that they held come back. Call return_all after it.
+local function free_lanes(ids)
+  for i, lane in ipairs(has_lanes and #ids > 0 and redis.call("HMGET", queue_lanes(queue), unpack(ids)) or {}) do
+    local next_one = lane and pass_lane(queue, lane, ids[i])
+    if next_one then
+      give_back(next_one, facet_of_lane(lane))
+    end
+  end
 end
 
 local function note(kind, id, name, attempt, ms)

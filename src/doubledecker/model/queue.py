@@ -72,6 +72,8 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     refuse_clients: tuple[str, ...] | None = None
     # Which of the events that match it gets, in JSON; empty for all (model/event_filter.py).
     filter: str = ""
+    # Messages of a tenant with the same key, or topic, are handed out one at a time (lua/queue_lanes.lua).
+    ordered: bool = False
     # The registry's version that it came with, and the one with which its receiver began anew (model/subscriber.py).
     # The store sets them, at the end of the record (lua/queue_save.lua).
     since: int = 0
@@ -141,6 +143,9 @@ Attempts = Annotated[int, between(1, ATTEMPTS_MAX, "After these a message is a d
 Charge = Annotated[str, one_of(CHARGES, "What tenants share evenly: time spent, or messages")]
 Length = Annotated[int, between(1, LENGTH_MAX, "Messages in the queue")]
 FacetLength = Annotated[int, between(0, LENGTH_MAX, "Waiting messages of one tenant; 0 is no bound")]
+Ordered = Annotated[
+    bool, Meta(description="Whether messages of a tenant with the same key are handed out one at a time, in order")
+]
 Overflow = Annotated[str, one_of(OVERFLOWS, "What happens to an event when the queue is full")]
 _Pattern = Annotated[
     str, Meta(description="RE2, on the whole of `tenant:topic:type`", extra_json_schema={"minLength": 1})
@@ -162,6 +167,7 @@ class QueueWanted(ReceiverWanted, forbid_unknown_fields=True):
     max_length: Length = 1_000_000
     facet_max_length: FacetLength = 0
     overflow: Overflow = "drop_oldest"
+    ordered: Ordered = False
     owner: Annotated[str, Meta(description="A token's id; for root alone")] | None = None
     refuse_clients: _Clients | None = None
     callback: Callback | None = None
@@ -197,7 +203,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
     Raises BadRequest with what was seen and what is allowed.
     """
     check_name(name)
-    asked = _decoded(body)
+    asked = schema.decode(_WANTED, body, what="a queue")
     _check(asked, is_root=is_root)
     if asked.callback is not None:
         asked.callback, asked.uuid = subscribing.where_to(asked.callback, asked.uuid, guard=guard)
@@ -212,6 +218,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
         max_length=asked.max_length,
         facet_max_length=asked.facet_max_length,
         overflow=asked.overflow,
+        ordered=asked.ordered,
         callback=asked.callback or "",
         uuid=asked.uuid or "",
         timeout_ms=asked.timeout,
@@ -238,17 +245,6 @@ def _check(asked: QueueWanted, *, is_root: bool) -> None:
     if isinstance(asked.retry, RetryWanted) and (asked.retry.attempts_max or asked.retry.age_max_s):
         raise BadRequest("retry of a queue has delays alone; its attempts_max says when a message is a dead letter")
     subscribing.check_format(asked.format or subscribing.JSON, asked.max)
-
-
-def _decoded(body: bytes) -> QueueWanted:
-    try:
-        return schema.decode(_WANTED, body, what="a queue")
-    except BadRequest as error:
-        if "has no field 'ordered'" in error.detail:
-            raise BadRequest(
-                "the callback of a queue cannot be ordered, as its batches are made anew for each try; a subscriber can"
-            ) from error
-        raise
 
 
 def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:

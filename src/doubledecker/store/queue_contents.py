@@ -63,6 +63,11 @@ async def purge(partition: Partition, queue: RegisteredQueue, tenant: str) -> in
         # What stays comes before the next page, what went does not.
         start += len(later) - gone
         total += gone
+    for lane in await _held_lanes(partition, queue.name):
+        while lane.startswith((f"{tenant}/", f"{tenant}:")) and (
+            gone := await _purge(partition, queue, tenant, [], held=[lane])
+        ):
+            total += gone
     return total
 
 
@@ -78,9 +83,9 @@ async def destroy(partition: Partition, name: str, *, version: int) -> bool:
     Returns False when the registry has changed since: a queue may have taken the name.
     """
 
-    async def step(tenants: Sequence[str] = (), *, is_last: bool = False) -> int:
+    async def step(tenants: Sequence[str] = (), held: Sequence[str] = (), *, is_last: bool = False) -> int:
         named = {"queue": name, "receiver": f"@{name}"}
-        how: dict[str, Value] = {"tenants": tenants, "is_last": int(is_last), "kept_ms": LEASE_MS_MAX}
+        how: dict[str, Value] = {"tenants": tenants, "held": held, "is_last": int(is_last), "kept_ms": LEASE_MS_MAX}
         return cast("int", await partition.run(_DESTROY, **named, **how, version=version))
 
     # From here on nothing is put on it by one who has not heard that it is gone.
@@ -90,6 +95,10 @@ async def destroy(partition: Partition, name: str, *, version: int) -> bool:
     names = await tenants(partition, name)
     for start in range(0, len(names), _PAGE):
         if await step(names[start : start + _PAGE]) < 0:
+            return False
+    lanes = await _held_lanes(partition, name)
+    for start in range(0, len(lanes), _PAGE):
+        if await step(held=lanes[start : start + _PAGE]) < 0:
             return False
     if await step(is_last=True) < 0:
         return False
@@ -113,6 +122,15 @@ async def names_held(partition: Partition) -> set[str]:
     return set(words(await partition.command("SMEMBERS", partition.key("queues:index"))))
 
 
-async def _purge(partition: Partition, queue: RegisteredQueue, tenant: str, later: Sequence[str]) -> int:
+async def _held_lanes(partition: Partition, name: str) -> list[str]:
+    """The lanes of an ordered queue that are held (lua/queue_lanes.lua); no message's id has what parts a lane."""
+    fields = words(await partition.command("HKEYS", partition.key(f"queue:lanes:{name}")))
+    return [field for field in fields if "/" in field or ":" in field]
+
+
+async def _purge(
+    partition: Partition, queue: RegisteredQueue, tenant: str, later: Sequence[str], *, held: Sequence[str] = ()
+) -> int:
     most = 0 if later else _PAGE
-    return cast("int", await queues.run(partition, _PURGE, queue, facet=tenant, most=most, delayed=later))
+    wanted: dict[str, Value] = {"facet": tenant, "most": most, "delayed": later, "held": held}
+    return cast("int", await queues.run(partition, _PURGE, queue, **wanted))

@@ -19,6 +19,8 @@ PULL_MAX = 200
 # Messages settled by one call; more take several calls.
 SETTLE_MAX = 1_000
 BELL_S = 5.0
+# Calls of a pull from an ordered queue: what comes to its turn first may all have to wait for others of its key.
+_PULLS_MAX = 5
 # Leases, delays and rates that end in one call.
 _DUE_MAX = 50
 
@@ -113,19 +115,23 @@ async def pull(
     each by itself. `floor` is how far the queue is over all partitions, `is_alone` whether no other has anything to
     serve.
     """
-    reply = await run(
-        partition,
-        _PULL,
-        queue,
-        most=most,
-        lease_ms=lease_ms,
-        attempts_max=queue.attempts_max,
-        floor=repr(floor),
-        is_alone=int(is_alone),
-        due_max=_DUE_MAX,
-        portions=portions,
-    )
-    *columns, wait_ms, until, head, cost, facets = cast("_PullReply", reply)
+    for _ in range(_PULLS_MAX if queue.ordered else 1):
+        reply = await run(
+            partition,
+            _PULL,
+            queue,
+            most=most,
+            lease_ms=lease_ms,
+            attempts_max=queue.attempts_max,
+            floor=repr(floor),
+            is_alone=int(is_alone),
+            due_max=_DUE_MAX,
+            ordered=int(queue.ordered),
+            portions=portions,
+        )
+        *columns, wait_ms, until, head, cost, facets = cast("_PullReply", reply)
+        if most == 0 or columns[0] or wait_ms != 0:
+            break
     messages = tuple(
         [
             QueueMessage(id_.decode(), attempt, tenant.decode(), event, until, tries)

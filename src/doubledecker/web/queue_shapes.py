@@ -14,6 +14,7 @@ from doubledecker.model.queue import (
     FacetRule,
     LeaseMs,
     Length,
+    Ordered,
     Overflow,
     QueueName,
     RegisteredQueue,
@@ -60,6 +61,7 @@ class QueueDefined(Shape, kw_only=True):
     max_length: Length
     facet_max_length: FacetLength
     overflow: Overflow
+    ordered: Ordered
     refuse_clients: tuple[str, ...]
     filter: FilterShown
     # Of one with a callback alone.
@@ -226,6 +228,7 @@ def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
         "max_length": queue.max_length,
         "facet_max_length": queue.facet_max_length,
         "overflow": queue.overflow,
+        "ordered": queue.ordered,
         "refuse_clients": queue.refuse_clients or (),
         "filter": shapes.event_filter(queue.filter),
     }

@@ -42,6 +42,7 @@ def queue() -> None:
 @click.option("--max-length", type=int, help="How many messages it holds")
 @click.option("--facet-max-length", type=int, help="How many of one tenant; 0 for no bound")
 @click.option("--overflow", type=click.Choice(["drop_oldest", "refuse"]), help="What a full queue does")
+@click.option("--ordered", is_flag=True, help="Hand out messages of a tenant with the same key one at a time, in order")
 @click.option("--owner", metavar="ID", help="Whose queue it is, a token's id; root alone may say so")
 @click.option(
     "--refuse-client",

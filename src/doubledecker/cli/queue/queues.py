@@ -110,6 +110,7 @@ class QueueCalls:
         if seen.filter is not None:
             rows.append(["filter", words.printable(msgspec.json.encode(seen.filter).decode())])
         rows += [["attempts", str(seen.attempts_max)], ["charge", seen.charge]]
+        rows += [["order", "one message of a key at a time"]] if seen.ordered else []
         if seen.callback and seen.health is not None:
             halt = Halt.PAUSED if seen.paused else Halt.DISABLED if seen.disabled else Halt.NONE
             state = words.health(seen.health, failures=seen.failures, refusals=seen.refusals, halt=halt)
