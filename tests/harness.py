@@ -35,9 +35,10 @@ class TestBus:
     partitions: Partitions
     settings: Settings
 
-    async def token(self, name: str) -> str:
+    async def token(self, name: str, **scopes: object) -> str:
         """Make a client and return its secret."""
-        async with self.http.post(f"{self.url}/api_tokens", json={"name": name}, headers=basic(ROOT_KEY)) as response:
+        body = {"name": name, "scopes": scopes or None}
+        async with self.http.post(f"{self.url}/api_tokens", json=body, headers=basic(ROOT_KEY)) as response:
             assert response.status == 201, await response.text()
             return str((await response.json())["token"])
 

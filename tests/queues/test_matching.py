@@ -119,11 +119,11 @@ def test_a_bad_pattern_is_told_what_is_wrong_with_it(pattern: str, said: str):
         (b'{"pattern": ".*", "max_length": 0}', "from 1"),
         (b'{"pattern": ".*", "colour": 1}', "colour"),
         (b"[]", "a queue must be an object"),
-        (b'{"pattern": ".*", "owner": "bob-1"}', "root alone"),
+        (b'{"pattern": ".*", "owner": "bob-1"}', "admin alone"),
     ],
 )
 def test_a_bad_queue_is_told_what_is_wrong_with_it(body: bytes, said: str):
     with pytest.raises(BadRequest) as refusal:
-        parse(body, name="work", owner="ann-1", is_root=False, guard=DialGuard())
+        parse(body, name="work", owner="ann-1", is_admin=False, guard=DialGuard())
 
     assert said in refusal.value.detail

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from conftest import Topology
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.schema import Shape, between
+from doubledecker.model.scopes import ANY
 from doubledecker.model.token import Caller
 from doubledecker.store import dead_letters
 from doubledecker.web import openapi
@@ -36,7 +37,7 @@ SUBSCRIPTION = {"topics": ["mine"], "callback": "https://mail.example/"}
 LARGE = "x" * 3000
 KEY = {"Idempotency-Key": "k"}
 _ROTATE = "/api_tokens/{name}/rotate"
-FOR_ROOT = {"/api_tokens", "/erasures", "/topics/{name}/give", _ROTATE}
+FOR_ROOT = {"/api_tokens", "/api_tokens/{name}", "/erasures", "/topics/{name}/give", _ROTATE}
 
 # Who (- is nobody), method, documented path, what is put for its {name}, body, headers, and the status; asked in order.
 REQUESTS = [
@@ -53,6 +54,10 @@ REQUESTS = [
     ("root", "POST", _ROTATE, "chosen", {"token": "taken"}, {}, 409),
     ("root", "POST", _ROTATE, "nobody", {}, {}, 404),
     ("client", "POST", _ROTATE, "chosen", {}, {}, 403),
+    ("root", "PATCH", "/api_tokens/{name}", "rotated", {"description": "Why"}, {}, 200),
+    ("root", "PATCH", "/api_tokens/{name}", "rotated", {"expires_in_s": 0}, {}, 400),
+    ("root", "PATCH", "/api_tokens/{name}", "rotated", {"description": LARGE}, {}, 413),
+    ("root", "PATCH", "/api_tokens/{name}", "nobody", {}, {}, 404),
     *(("root", "POST", _ROTATE, "rotated", {}, {}, 200) for _ in range(9)),
     ("root", "POST", _ROTATE, "rotated", {}, {}, 429),
     ("root", "DELETE", "/api_tokens/{name}", "chosen", None, {}, 204),
@@ -191,7 +196,7 @@ def test_a_field_that_is_added_to_a_body_or_an_answer_is_in_the_document():
         """
         return Response()
 
-    route = ApiRoute("POST /asked", handler, {200: Reply(json_of(Answer))}, takes=json_of(AskedBody))
+    route = ApiRoute("POST /asked", handler, {200: Reply(json_of(Answer))}, takes=json_of(AskedBody), needs=ANY)
     document = json.loads(openapi.document(RouteTable([route]).routes))
 
     assert document["components"]["schemas"]["Asked"] == {
@@ -206,7 +211,7 @@ def test_a_field_that_is_added_to_a_body_or_an_answer_is_in_the_document():
     operation = document["paths"]["/asked"]["post"]
     assert operation["summary"] == "Ask for rows"
     assert operation["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Asked"}
-    assert set(operation["responses"]) == {"200", "400", "401", "408", "413", "415", "429", "431", "503"}
+    assert set(operation["responses"]) == {"200", "400", "401", "403", "408", "413", "415", "429", "431", "503"}
 
 
 def test_the_schemas_are_schemas_and_every_reference_leads_somewhere():
@@ -316,7 +321,24 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
                 {"max_events": 1},
             ],
         ),
-        ("/api_tokens", "TokenWanted", {"name": "a"}, [{"name": "A"}, {"name": "x" * 65}, {"token": ""}, {"id": "a"}]),
+        (
+            "/api_tokens",
+            "TokenWanted",
+            {"name": "a"},
+            [
+                {"name": "A"},
+                {"name": "x" * 65},
+                {"token": ""},
+                {"id": "a"},
+                {"description": "x" * 201},
+                *({"expires_at": at} for at in (-1, 2**53 + 1)),
+                *({"expires_in_s": in_s} for in_s in (0, 400_000_000)),
+                *({"scopes": {"actions": actions}} for actions in ([""], ["publish"] * 10, "publish")),
+                *({"scopes": {"topics": topics}} for topics in (["a/b"], ["a"] * 101)),
+                *({"scopes": {"tenants": tenants}} for tenants in (["a b"], ["."], ["a"] * 101)),
+                {"scopes": {"actors": []}},
+            ],
+        ),
     ],
     ids=["topic event", "event", "subscription", "token"],
 )
@@ -375,7 +397,9 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
 
         secrets: dict[str, str | None] = {"root": ROOT_KEY, "-": None}
         assert await look("root", "GET", "/api_tokens", "", None, {}) == 204
-        secrets |= {"client": await bus.token("client"), "other": await bus.token("other")}
+        secrets |= {"client": await bus.token("client"), "other": await bus.token("other")} | {
+            "idle": await bus.token("idle", actions=[])
+        }
         given_away = (await ask(bus, "GET", "/api_tokens")).json[1]["token"]
         assert await look("client", "POST", "/topics/{name}", "given", EVENT, {}) == 204
         assert await look("root", "POST", "/topics/{name}/give", "given", {"to": given_away}, {}) == 204
@@ -386,6 +410,7 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
         for (method, path), operation in OPERATIONS.items():
             if operation["security"]:
                 assert await look("-", method, path, "a", None, {}) == 401
+                assert await look("idle", method, path, "a", None, {}) == 403
         # Whoever was told that a body is too large came as far as the body.
         askers = {(method, path): (who, name) for who, method, path, name, _, _, status in REQUESTS if status == 413}
         with_body = {key: askers[key] for key, operation in OPERATIONS.items() if "requestBody" in operation}

@@ -70,7 +70,7 @@ class TestRegistering:
             ({"pattern": "a", "charge": "weight"}, "time or count"),
             ({"pattern": "a", "overflow": "explode"}, "drop_oldest or refuse"),
             ({"pattern": "a", "max_length": 0}, "from 1 to"),
-            ({"pattern": "a", "owner": "someone"}, "root alone"),
+            ({"pattern": "a", "owner": "someone"}, "admin alone"),
             ({"pattern": "a", "callback": "ftp://x.example"}, "callback"),
             ({"pattern": "a", "colour": "red"}, "colour"),
         ],

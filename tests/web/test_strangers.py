@@ -129,7 +129,7 @@ class TestClientsNamedByRoot:
             many = await ask(bus, "PUT", "/queues/q", json={**REFUSING, "refuse_clients": ["x"] * 101})
 
             assert (mine.status, nobody.status, many.status) == (400, 400, 400)
-            assert "root alone" in mine.detail
+            assert "admin alone" in mine.detail
             assert "no client has that id" in nobody.detail
             assert "at most 100" in many.detail
 

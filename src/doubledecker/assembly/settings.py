@@ -101,6 +101,7 @@ class Settings:
     callback_allow: str = ""
     egress_proxy: str = ""
     metrics_public: bool = False
+    tokens_default: str = "all"
     # what a request may be
     max_event_data_bytes: int = EventLimits.data_bytes_max
     body_bytes_max: int = 8_388_608
@@ -252,6 +253,7 @@ class Settings:
             if value > most:
                 raise _invalid(name, f"is {value}; the most is {most}")
         _one_of("journal_full", self.journal_full, ("trim", "refuse"))
+        _one_of("tokens_default", self.tokens_default, ("all", "none"))
         _one_of("notify", self.notify, ("heard", "always", "never"))
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
         assert self.topics_kept_days is not None

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from doubledecker.errors import Conflict, NotFound, TooMany
 from doubledecker.model import token as tokens
-from doubledecker.model.token import Token
+from doubledecker.model.scopes import UNLIMITED, Scopes
+from doubledecker.model.token import ROOT, Caller, Token, TokenChange, TokenWanted
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partition
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 # Changes at the same time are tried again with a newer copy of the registry, so many times at most.
 _TRIES_MAX = 20
-
-_TAKEN = "another client has this token already; choose another, or let one be made"
 
 
 class Clients:
@@ -29,17 +28,25 @@ class Clients:
         self._lock = asyncio.Lock()
 
     async def create(self, name: str, secret: str, *, now_ms: int) -> Token:
-        """Add a client and its token; the same name and secret again is the same token."""
+        """Add a client that may do what any may; the same name and secret again is the same token."""
+        return await self.add(TokenWanted(name), secret, now_ms=now_ms)
+
+    async def add(
+        self, asked: TokenWanted, secret: str, *, caller: Caller = ROOT, default: Scopes = UNLIMITED, now_ms: int
+    ) -> Token:
+        """Add a client by what is asked for; `default` is what it may do if that does not say. Raises Forbidden."""
 
         def wanted() -> Token:
-            found = self._registry.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
-            if found is not None and found.name != name:
-                raise Conflict(_TAKEN)
-            return found or tokens.make(self._unused_id(name), name, secret, now_ms=now_ms)
+            made = tokens.make(self._unused_id(asked.name), asked, secret, default=default, now_ms=now_ms)
+            tokens.check_grant(caller, None, made)
+            found = self._registry.snapshot.with_secret(made.hash, now_ms)
+            if found is not None:
+                tokens.check_repeat(found, made, asked)
+            return found or made
 
         return await self._save(wanted)
 
-    async def import_secrets(self, secrets: Sequence[str], *, now_ms: int) -> list[str]:
+    async def import_secrets(self, secrets: Sequence[str], *, default: Scopes = UNLIMITED, now_ms: int) -> list[str]:
         """Add clients by the tokens that they have already; returns the ids of the new ones.
 
         Each is added once, ever: one that was revoked or rotated since does not come back at the next start.
@@ -51,7 +58,8 @@ class Clients:
                 continue
             await self._registry.refresh()
             if self._registry.snapshot.with_secret(hashed, now_ms) is None:
-                added.append((await self.create(tokens.name_of(secret), secret, now_ms=now_ms)).id)
+                wanted = TokenWanted(tokens.name_of(secret))
+                added.append((await self.add(wanted, secret, default=default, now_ms=now_ms)).id)
             await registry.note_imported(self._home, hashed)
         return added
 
@@ -63,27 +71,38 @@ class Clients:
             raise NotFound("no client has this token; GET /api_tokens lists their ids")
         return token
 
-    async def rotate(self, id_: str, secret: str, *, overlap_s: int, now_ms: int) -> Token:
+    async def change(self, id_: str, asked: TokenChange, *, caller: Caller, default: Scopes, now_ms: int) -> Token:
+        """Change what a token may do, how long it lasts, and what is noted of it; raises Forbidden."""
+
+        def wanted() -> Token:
+            token = self._known(id_)
+            changed = tokens.changed(token, asked, default=default, now_ms=now_ms)
+            tokens.check_grant(caller, token, changed)
+            return changed
+
+        return await self._save(wanted)
+
+    async def rotate(self, id_: str, secret: str, *, overlap_s: int, caller: Caller = ROOT, now_ms: int) -> Token:
         """Replace a client's secret; the former one works until the overlap ends."""
 
         def wanted() -> Token:
-            token = self._registry.snapshot.tokens.get(id_)
-            if token is None:
-                raise NotFound(f"no token with the id {id_!r}; it was revoked meanwhile")
+            token = self._known(id_)
+            tokens.check_grant(caller, token, token)
             other = self._registry.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
             if other is not None and other.id != token.id:
-                raise Conflict(_TAKEN)
+                raise Conflict(tokens.TAKEN)
             return tokens.rotate(token, secret, overlap_s=overlap_s, now_ms=now_ms)
 
         return await self._save(wanted)
 
-    async def revoke(self, id_or_secret: str, *, now_ms: int) -> None:
+    async def revoke(self, id_or_secret: str, *, caller: Caller = ROOT, now_ms: int) -> None:
         """Forget a client, given its id or a secret that works; its subscriber ends with it.
 
         The token first, so that the client cannot subscribe again; what a process that dies leaves the sweep ends.
         """
         await self._registry.refresh()
         token = self._find(id_or_secret, now_ms)
+        tokens.check_grant(caller, token, None)
         id_ = id_or_secret if token is None else token.id
         await self._registry.spread(await registry.delete_token(self._home, id_))
         await self._registry.subscriptions.end_of(id_)
@@ -103,6 +122,12 @@ class Clients:
                     await self._registry.spread(version)
                     return token
         raise Conflict("the registry is being changed by others at the same time; try again")
+
+    def _known(self, id_: str) -> Token:
+        token = self._registry.snapshot.tokens.get(id_)
+        if token is None:
+            raise NotFound(f"no token with the id {id_!r}; it was revoked meanwhile")
+        return token
 
     def _unused_id(self, name: str) -> str:
         id_ = tokens.make_id(name)

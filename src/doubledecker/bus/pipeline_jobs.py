@@ -52,13 +52,13 @@ class PipelineJobs:
     async def list_(self, kind: str, caller: Caller) -> list[PipelineJob]:
         """Those that the caller may see, the newest first."""
         found = await pipeline_jobs.read_all(self._home, kind)
-        mine = [each for each in reversed(found) if caller.is_root or each.owner == caller.id]
+        mine = [each for each in reversed(found) if caller.is_admin or each.owner == caller.id]
         return await self._noted(mine)
 
     async def read(self, kind: str, id_: str, caller: Caller) -> PipelineJob:
         """One that the caller may see."""
         found = await pipeline_jobs.read(self._home, kind, id_)
-        if not caller.is_root and found.owner != caller.id:
+        if not caller.is_admin and found.owner != caller.id:
             raise Forbidden(f"{kind.removesuffix('s')} {id_!r} belongs to another client")
         [noted] = await self._noted([found])
         return noted
@@ -83,7 +83,7 @@ class PipelineJobs:
         if is_reserved(replay.name):
             raise TopicReserved(replay.name)
         [owner] = await registry.topic_owners(self._home, [replay.name])
-        if not caller.is_root and owner not in {None, caller.id}:
+        if not caller.is_admin and owner not in {None, caller.id}:
             raise TopicOwned(replay.name, owner)
         if owner is None and caller.is_root:
             raise NotFound(f"no topic named {replay.name!r}; whoever publishes on it first owns it, and root cannot")
@@ -94,7 +94,7 @@ class PipelineJobs:
     def _subscriber(self, named: str, caller: Caller) -> str:
         """A subscriber's id, given that or a name that is its alone."""
         found = self._registry.snapshot.subscribers_named(named)
-        if not caller.is_root:
+        if not caller.is_admin:
             if caller.id not in found and (found or named not in {caller.id, caller.name}):
                 raise Forbidden(f"subscriber {named[:80]!r} is not yours; a client replays to its own")
             found = [each for each in found if each == caller.id]

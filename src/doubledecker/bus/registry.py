@@ -190,7 +190,7 @@ class LiveRegistry:
             await self.refresh()
 
     async def _register_queue(self, queue: RegisteredQueue, caller: Caller) -> bool:
-        named = queue.owner if caller.is_root else ""
+        named = queue.owner if caller.is_admin else ""
         client = "" if queue.owner == ROOT_NAME else queue.owner
         for _ in range(_TRIES_MAX):
             await self.refresh()
@@ -201,12 +201,12 @@ class LiveRegistry:
             former = self.snapshot.queues.get(queue.name)
             if former is not None:
                 queueing.check_owner(former, caller)
-                if caller.is_root and not named:
+                if caller.is_admin and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
             wanted = queueing.succeeding(queue, former)
             if wanted == former:
                 return False
-            if not caller.is_root:
+            if not caller.is_admin:
                 await self._check_queue(wanted, former)
             if not await self._clear_name(wanted, former):
                 continue

@@ -197,14 +197,14 @@ def check_name(name: str) -> None:
         raise BadRequest(f"the queue is {name[:80]!r}; a name must match {NAME.pattern}, and be neither . nor ..")
 
 
-def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard) -> RegisteredQueue:
+def parse(body: bytes, *, name: str, owner: str, is_admin: bool, guard: DialGuard) -> RegisteredQueue:
     """A queue, checked but for its patterns: `matching.check_pattern` takes a millisecond for one.
 
     Raises BadRequest with what was seen and what is allowed.
     """
     check_name(name)
     asked = schema.decode(_WANTED, body, what="a queue")
-    _check(asked, is_root=is_root)
+    _check(asked, is_admin=is_admin)
     if asked.callback is not None:
         asked.callback, asked.uuid = subscribing.where_to(asked.callback, asked.uuid, guard=guard)
     subscribing.check_uuid(asked.uuid)
@@ -234,12 +234,12 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
     )
 
 
-def _check(asked: QueueWanted, *, is_root: bool) -> None:
+def _check(asked: QueueWanted, *, is_admin: bool) -> None:
     """Raise BadRequest for what may not be asked, but for its callback and patterns."""
-    if asked.owner is not None and not is_root:
-        raise BadRequest("owner can be set by root alone; without it the queue is yours")
-    if asked.refuse_clients is not None and not is_root:
-        raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
+    if asked.owner is not None and not is_admin:
+        raise BadRequest("owner can be set by an admin alone; without it the queue is yours")
+    if asked.refuse_clients is not None and not is_admin:
+        raise BadRequest("refuse_clients can be set by an admin alone; without it the queue may refuse your own events")
     schema.check(asked)
     subscribing.check_receiver(asked)
     if isinstance(asked.retry, RetryWanted) and (asked.retry.attempts_max or asked.retry.age_max_s):
@@ -274,7 +274,7 @@ def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> Regist
 
 def check_owner(queue: RegisteredQueue, caller: Caller) -> None:
     """Raise Forbidden unless the queue is the caller's; root has them all."""
-    if not caller.is_root and queue.owner != caller.id:
+    if not caller.is_admin and queue.owner != caller.id:
         raise Forbidden(f"queue {queue.name!r} belongs to another client")
 
 

@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
-from doubledecker.errors import BadRequest, TooMany
+from doubledecker.errors import BadRequest, Conflict, Forbidden, TooMany
 from doubledecker.model import schema
+from doubledecker.model import scopes as limits
+from doubledecker.model.event import TIMESTAMP_MS_MAX
 from doubledecker.model.schema import between, matching
+from doubledecker.model.scopes import ADMIN, UNLIMITED, Scopes, ScopesWanted
 
+TAKEN = "another client has this token already; choose another, or let one be made"
 PATTERN = re.compile(r"[a-z0-9:_-]{1,64}")
 REALM = "doubledecker"
 ROOT_NAME = "root"
@@ -23,6 +28,9 @@ ROOT_NAME = "root"
 OVERLAP_S, OVERLAP_S_MAX = 86_400, 30 * 86_400
 # Rotating again during an overlap keeps the earlier secrets too: the answer to a rotation may have been lost.
 FORMER_MAX = 10
+DESCRIPTION_MAX = 200
+# Ten years: what is to last longer need not expire.
+LIFETIME_S_MAX = 10 * 366 * 86_400
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,16 @@ class Caller:
     name: str
     is_root: bool = False
     secret_hash: str = ""
+    scopes: Scopes = UNLIMITED
+    expires_at: int = 0
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it does what an operator does: root, and a client to whom root has given that."""
+        return self.is_root or self.scopes.is_admin
+
+
+ROOT = Caller(id=ROOT_NAME, name=ROOT_NAME, is_root=True)
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -53,6 +71,10 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: int = 0
     rotated_at: int = 0
     former: tuple[Secret, ...] = ()
+    description: str = ""
+    # When it ends, in milliseconds since 1970; 0 is never.
+    expires_at: int = 0
+    scopes: Scopes = UNLIMITED
 
     def secrets(self, now_ms: int) -> list[Secret]:
         """The secrets that work now."""
@@ -67,6 +89,9 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether this secret works now."""
         return any(secret.hash == secret_hash for secret in self.secrets(now_ms))
 
+    def has_expired(self, now_ms: int) -> bool:
+        return 0 < self.expires_at <= now_ms
+
     @property
     def former_until(self) -> int | None:
         """When the last of the former secrets ends, or ended."""
@@ -76,11 +101,29 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
 TokenName = Annotated[str, matching(PATTERN)]
 
 
+_Description = Annotated[str, Meta(description="What it is for", extra_json_schema={"maxLength": DESCRIPTION_MAX})]
+_ExpiresAt = Annotated[int, between(0, TIMESTAMP_MS_MAX, "When it ends, in milliseconds since 1970; 0 is never")]
+_ExpiresIn = Annotated[int, between(1, LIFETIME_S_MAX, "The same in seconds from now")]
+
+
 class TokenWanted(msgspec.Struct, forbid_unknown_fields=True):
     """A token to make."""
 
     name: TokenName
     token: Annotated[str, matching(PATTERN, "The secret, to choose it oneself")] | None = None
+    description: _Description = ""
+    expires_at: _ExpiresAt | None = None
+    expires_in_s: _ExpiresIn | None = None
+    scopes: ScopesWanted | UnsetType | None = UNSET
+
+
+class TokenChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What changes of a token; the rest stays. Scopes are replaced as a whole, and null is no limit."""
+
+    description: _Description | UnsetType = UNSET
+    expires_at: _ExpiresAt | UnsetType = UNSET
+    expires_in_s: _ExpiresIn | UnsetType = UNSET
+    scopes: ScopesWanted | UnsetType | None = UNSET
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,15 +134,68 @@ class Rotation(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _WANTED = msgspec.json.Decoder(TokenWanted)
+_CHANGE = msgspec.json.Decoder(TokenChange)
 _ROTATION = msgspec.json.Decoder(Rotation)
 
 
-def parse_request(body: bytes) -> tuple[str, str | None]:
-    """The name, and the secret if the caller chose one, of `POST /api_tokens`."""
+def parse_request(body: bytes) -> TokenWanted:
+    """A checked body of `POST /api_tokens`."""
     asked = schema.decode(_WANTED, body, what='a token, like {"name": …, "token": …?}')
     _check("name", asked.name)
     _check("token", asked.token)
-    return asked.name, asked.token
+    schema.check(asked)
+    _check_description(asked.description)
+    return asked
+
+
+def parse_change(body: bytes) -> TokenChange:
+    """A checked body of `PATCH /api_tokens/{name}`."""
+    asked = schema.decode(_CHANGE, body, what='a change of a token, like {"description": …}')
+    schema.check(asked)
+    _check_description(asked.description)
+    return asked
+
+
+def changed(token: Token, asked: TokenChange, *, default: Scopes, now_ms: int) -> Token:
+    """The token as it is after a change; raises BadRequest."""
+    return msgspec.structs.replace(
+        token,
+        description=token.description if asked.description is UNSET else asked.description,
+        expires_at=_expiry(asked.expires_at, asked.expires_in_s, token.expires_at, now_ms),
+        scopes=token.scopes if asked.scopes is UNSET else _scopes(asked.scopes, default),
+    )
+
+
+def check_grant(caller: Caller, former: Token | None, wanted: Token | None) -> None:
+    """Raise Forbidden where an admin would touch what is root's: tokens that have `admin`, or are to have it."""
+    if caller.is_root:
+        return
+    if former is not None and former.scopes.is_admin:
+        raise Forbidden(f"token {former.id!r} has the action {ADMIN}; only the root key may change or revoke it")
+    if wanted is not None and wanted.scopes.is_admin:
+        raise Forbidden(f"only the root key may give a token the action {ADMIN}")
+
+
+def _scopes(asked: ScopesWanted | None, default: Scopes) -> Scopes:
+    return UNLIMITED if asked is None else limits.checked(asked, default=default)
+
+
+def _expiry(at: int | UnsetType | None, in_s: int | UnsetType | None, former: int, now_ms: int) -> int:
+    is_at, is_in = isinstance(at, int), isinstance(in_s, int)
+    if is_at and is_in:
+        raise BadRequest("expires_at and expires_in_s are given; give one of them")
+    if isinstance(in_s, int):
+        return now_ms + in_s * 1000
+    if not isinstance(at, int):
+        return former
+    if 0 < at <= now_ms:
+        raise BadRequest(f"expires_at is {at}, which is past; to end a token now, revoke it: DELETE /api_tokens/{{id}}")
+    return at
+
+
+def _check_description(text: str | UnsetType) -> None:
+    if isinstance(text, str) and len(text) > DESCRIPTION_MAX:
+        raise BadRequest(f"description has {len(text)} characters; at most {DESCRIPTION_MAX} are allowed")
 
 
 def parse_rotation(body: bytes) -> Rotation:
@@ -130,8 +226,39 @@ def make_id(name: str) -> str:
     return f"{name}-{secrets.token_hex(4)}"
 
 
-def make(id_: str, name: str, secret: str, *, now_ms: int) -> Token:
-    return Token(id=id_, name=name, hash=hash_secret(secret), ha1=ha1(name, secret), created_at=now_ms)
+def make(id_: str, asked: TokenWanted, secret: str, *, default: Scopes, now_ms: int) -> Token:
+    """A new token; `default` is what it may do where nothing is asked for. Raises BadRequest."""
+    return Token(
+        id=id_,
+        name=asked.name,
+        hash=hash_secret(secret),
+        ha1=ha1(asked.name, secret),
+        created_at=now_ms,
+        description=asked.description,
+        expires_at=_expiry(asked.expires_at, asked.expires_in_s, 0, now_ms),
+        scopes=default if asked.scopes is UNSET else _scopes(asked.scopes, default),
+    )
+
+
+def check_repeat(found: Token, wanted: Token, asked: TokenWanted) -> None:
+    """Raise Conflict when a token that is there already, by its secret, is not what is asked for now."""
+    differ = [
+        field
+        for field in ("name", "description", "expires_at", "scopes")
+        if _is_asked(asked, field) and getattr(found, field) != getattr(wanted, field)
+    ]
+    if "name" in differ:
+        raise Conflict(TAKEN)
+    if differ:
+        raise Conflict(
+            f"there is this token already, with another {' and '.join(differ)}: PATCH /api_tokens/{found.id} changes it"
+        )
+
+
+def _is_asked(asked: TokenWanted, field: str) -> bool:
+    if field == "expires_at":
+        return asked.expires_at is not None or asked.expires_in_s is not None
+    return getattr(asked, field) not in {"", UNSET} if field != "scopes" else asked.scopes is not UNSET
 
 
 def rotate(token: Token, secret: str, *, overlap_s: int, now_ms: int) -> Token:

@@ -18,9 +18,10 @@ from doubledecker.model.pipeline_job import ErasureAnswer, ReplayAnswer
 from doubledecker.model.queue import QueueName, QueueWanted, RuleWanted
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.schema import matching, one_of
+from doubledecker.model.scopes import ADMIN, ANY, CONSUME, MANAGE, PUBLISH, REPLAY, SEARCH, STREAM, SUBSCRIBE
 from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription
-from doubledecker.model.token import Rotation, TokenWanted
+from doubledecker.model.token import Rotation, TokenChange, TokenWanted
 from doubledecker.model.topic import TopicView
 from doubledecker.web.attempts import OUTCOMES, STATUS, AttemptRoutes, AttemptsAnswer
 from doubledecker.web.cloud_events import BATCH, STRUCTURED, CloudEventBody
@@ -72,6 +73,9 @@ from doubledecker.web.tokens import TokenRoutes
 from doubledecker.web.topics import Gift, TopicRoutes
 from doubledecker.web.trials import TrialAnswer
 
+# Actions of which a route needs one; reading needs no more than `read-only`, and who has `admin` may do all.
+_PUBLISHING, _CONSUMING, _REPLAYING, _MANAGING, _ADMINS = (PUBLISH,), (CONSUME,), (REPLAY,), (MANAGE,), (ADMIN,)
+_SUBSCRIBING, _LOOKING, _SEEING_QUEUES = (SUBSCRIBE, MANAGE), (SEARCH, MANAGE), (CONSUME, MANAGE)
 _DIGITS = re.compile("[0-9]+")
 _Flag = Annotated[str, one_of(["0", "1"]), Meta(extra_json_schema={"default": "0"})]
 _Rows = Annotated[str, matching(re.compile("[0-9]{1,4}"))]
@@ -204,28 +208,59 @@ def of_events(publishing: Publishing, streaming: Streaming, topics: TopicRoutes)
             "POST /events",
             publishing.post_events,
             {202: _PUBLISHED},
-            (403, 409, 429),
+            (409, 429),
             (_ALL, _OF_CLOUD_EVENTS, _KEY),
             _EVENTS,
+            needs=_PUBLISHING,
         ),
-        ApiRoute("GET /stream", streaming.get_stream, {200: _STREAMED}, (410, 429), _STREAM),
-        ApiRoute("GET /topics", topics.list_, _ok(list[TopicView]), parameters=_PAGE),
+        ApiRoute("GET /stream", streaming.get_stream, {200: _STREAMED}, (410, 429), _STREAM, needs=(STREAM,)),
+        ApiRoute("GET /topics", topics.list_, _ok(list[TopicView]), parameters=_PAGE, needs=ANY),
         ApiRoute(
-            "POST /topics/{name}", publishing.post_topic, _DONE, (403, 409, 429), (_TOPIC, _KEY), json(TopicEvent)
+            "POST /topics/{name}",
+            publishing.post_topic,
+            _DONE,
+            (409, 429),
+            (_TOPIC, _KEY),
+            json(TopicEvent),
+            needs=_PUBLISHING,
         ),
-        ApiRoute("DELETE /topics/{name}", topics.delete, _ENDED, (403, 404), (_TOPIC,)),
-        ApiRoute("POST /topics/{name}/give", topics.give, _DONE, (403, 404), (_TOPIC,), json(Gift)),
+        ApiRoute("DELETE /topics/{name}", topics.delete, _ENDED, (404,), (_TOPIC,), needs=_MANAGING),
+        ApiRoute("POST /topics/{name}/give", topics.give, _DONE, (404,), (_TOPIC,), json(Gift), needs=_ADMINS),
     ]
 
 
 def of_tokens(tokens: TokenRoutes) -> list[ApiRoute]:
     """Who may use the bus."""
-    rotating = (403, 404, 409, 429)
+    rotating = (404, 409, 429)
     return [
-        ApiRoute("GET /api_tokens", tokens.list_, _TOKENS, (403,)),
-        ApiRoute("POST /api_tokens", tokens.create, {201: _TOKEN_MADE}, (403, 409, 429), takes=json(TokenWanted)),
-        ApiRoute("DELETE /api_tokens/{name}", tokens.delete, _DONE, (403,), (_TOKEN,)),
-        ApiRoute("POST /api_tokens/{name}/rotate", tokens.rotate, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
+        ApiRoute("GET /api_tokens", tokens.list_, _TOKENS, parameters=_PAGE, needs=_ADMINS),
+        ApiRoute(
+            "POST /api_tokens",
+            tokens.create,
+            {201: _TOKEN_MADE},
+            (409, 429),
+            takes=json(TokenWanted),
+            needs=_ADMINS,
+        ),
+        ApiRoute(
+            "PATCH /api_tokens/{name}",
+            tokens.change,
+            _ok(TokenListed),
+            (404,),
+            (_TOKEN,),
+            json(TokenChange),
+            needs=_ADMINS,
+        ),
+        ApiRoute("DELETE /api_tokens/{name}", tokens.delete, _DONE, (), (_TOKEN,), needs=_ADMINS),
+        ApiRoute(
+            "POST /api_tokens/{name}/rotate",
+            tokens.rotate,
+            _ROTATED,
+            rotating,
+            (_TOKEN,),
+            json(Rotation),
+            needs=_ADMINS,
+        ),
     ]
 
 
@@ -233,12 +268,14 @@ def of_subscriptions(routes: SubscriptionRoutes) -> list[ApiRoute]:
     """Who subscribes to what."""
     wanted, subscribers = json(Subscription), _ok(list[SubscriberAnswer])
     return [
-        ApiRoute("POST /subscription", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
-        ApiRoute("GET /subscriptions", routes.list_subscribers, subscribers),
-        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
-        ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
-        ApiRoute("GET /subscribers", routes.list_subscribers, subscribers),
-        ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),
+        ApiRoute(
+            "POST /subscription", routes.subscribe, _DONE, (429,), takes=wanted, is_paced=True, needs=_SUBSCRIBING
+        ),
+        ApiRoute("GET /subscriptions", routes.list_subscribers, subscribers, needs=_SUBSCRIBING),
+        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (429,), takes=wanted, is_paced=True, needs=_SUBSCRIBING),
+        ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (404,), needs=_SUBSCRIBING),
+        ApiRoute("GET /subscribers", routes.list_subscribers, subscribers, needs=_SUBSCRIBING),
+        ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (404,), (_TOPIC,), needs=_SUBSCRIBING),
     ]
 
 
@@ -247,10 +284,17 @@ def of_attempts(attempts: AttemptRoutes, resending: ResendRoutes) -> list[ApiRou
     resent = {202: Reply(json(Resent), "It waits for the receiver again")}
     listed = _ok(AttemptsAnswer, "The newest first")
     return [
-        *_of_each_receiver("GET", "attempts", attempts.list_, listed, parameters=_ATTEMPTS),
-        ApiRoute("GET /attempts", attempts.list_of_event, listed, parameters=(_OF_EVENT, *_ATTEMPTS)),
+        *_of_each_receiver("GET", "attempts", attempts.list_, listed, parameters=_ATTEMPTS, needs=_LOOKING),
+        ApiRoute("GET /attempts", attempts.list_of_event, listed, parameters=(_OF_EVENT, *_ATTEMPTS), needs=_LOOKING),
         *_of_each_receiver(
-            "POST", "resend", resending.resend, resent, problems=(429,), parameters=(_KEY,), takes=json(ResendBody)
+            "POST",
+            "resend",
+            resending.resend,
+            resent,
+            problems=(429,),
+            parameters=(_KEY,),
+            takes=json(ResendBody),
+            needs=_REPLAYING,
         ),
     ]
 
@@ -260,9 +304,9 @@ def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
     state, rotated = _ok(ReceiverState), _ok(SecretRotated, "The receiver with its new secret, shown this once")
     tried = _ok(TrialAnswer, "Its outcome, whatever that is")
     return [
-        *_of_each_receiver("POST", "pause", receivers.pause, state, problems=(429,), is_paced=True),
-        *_of_each_receiver("POST", "resume", receivers.resume, state, problems=(429,), is_paced=True),
-        *_of_each_receiver("POST", "enable", receivers.enable, state, problems=(429,), is_paced=True),
+        *_of_each_receiver("POST", "pause", receivers.pause, state, problems=(429,), is_paced=True, needs=_MANAGING),
+        *_of_each_receiver("POST", "resume", receivers.resume, state, problems=(429,), is_paced=True, needs=_MANAGING),
+        *_of_each_receiver("POST", "enable", receivers.enable, state, problems=(429,), is_paced=True, needs=_MANAGING),
         *_of_each_receiver(
             "POST",
             "rotate-secret",
@@ -271,8 +315,9 @@ def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
             problems=(429,),
             takes=json(SecretRotation),
             is_paced=True,
+            needs=_MANAGING,
         ),
-        *_of_each_receiver("POST", "test", receivers.test, tried, problems=(429,)),
+        *_of_each_receiver("POST", "test", receivers.test, tried, problems=(429,), needs=_MANAGING),
     ]
 
 
@@ -283,13 +328,19 @@ def of_dead_letters(letters: DeadLetterRoutes) -> list[ApiRoute]:
     listed, shown = _ok(DeadLetters, "The oldest first"), _ok(LetterJobAnswer)
     jobs, busy = _ok(list[LetterJobAnswer], "The newest first"), (409, 429)
     return [
-        *_of_each_receiver("GET", "dead", letters.list_, listed, parameters=_LETTERS),
-        *_of_each_receiver("GET", "dead/jobs", letters.list_jobs, jobs),
-        *_of_each_receiver("GET", "dead/jobs/{id}", letters.show_job, shown, parameters=job),
-        *_of_each_receiver("DELETE", "dead/jobs/{id}", letters.cancel_job, shown, problems=(409,), parameters=job),
-        *_of_each_receiver("POST", "dead/redrive", letters.redrive, settled, problems=busy, takes=body, is_paced=True),
-        *_of_each_receiver("POST", "dead/purge", letters.purge, settled, problems=busy, takes=body, is_paced=True),
-        *_of_each_receiver("GET", "dead/{id}", letters.show, _ok(DeadLetterAnswer), parameters=named),
+        *_of_each_receiver("GET", "dead", letters.list_, listed, parameters=_LETTERS, needs=_LOOKING),
+        *_of_each_receiver("GET", "dead/jobs", letters.list_jobs, jobs, needs=_LOOKING),
+        *_of_each_receiver("GET", "dead/jobs/{id}", letters.show_job, shown, parameters=job, needs=_LOOKING),
+        *_of_each_receiver(
+            "DELETE", "dead/jobs/{id}", letters.cancel_job, shown, problems=(409,), parameters=job, needs=_MANAGING
+        ),
+        *_of_each_receiver(
+            "POST", "dead/redrive", letters.redrive, settled, problems=busy, takes=body, is_paced=True, needs=_MANAGING
+        ),
+        *_of_each_receiver(
+            "POST", "dead/purge", letters.purge, settled, problems=busy, takes=body, is_paced=True, needs=_MANAGING
+        ),
+        *_of_each_receiver("GET", "dead/{id}", letters.show, _ok(DeadLetterAnswer), parameters=named, needs=_LOOKING),
     ]
 
 
@@ -303,44 +354,66 @@ def _of_each_receiver(
     parameters: Sequence[Parameter] = (),
     takes: Content | None = None,
     is_paced: bool = False,
+    needs: Sequence[str],
 ) -> Iterator[ApiRoute]:
     """An action of a client's own subscriber, of one that is named, and of a queue, mostly of one with a callback."""
     # Nothing is sent of a queue without a callback; dead letters it may have.
     of_queue = (404,) if action.startswith("dead") else (404, 409)
     for prefix, named, denied in (
-        ("/subscriber", (), (403, 404)),
+        ("/subscriber", (), (404,)),
         ("/subscribers/{subscriber}", (_SUBSCRIBER,), (404,)),
         ("/queues/{name}", (_QUEUE,), of_queue),
     ):
         at, known = f"{method} {prefix}/{action}", (*named, *parameters)
-        yield ApiRoute(at, handler, replies, (*denied, *problems), known, takes or {}, is_paced=is_paced)
+        yield ApiRoute(at, handler, replies, (*denied, *problems), known, takes or {}, is_paced=is_paced, needs=needs)
 
 
 def of_queues(queues: Queues, contents: QueueContents) -> list[ApiRoute]:
     """Queues, the rules of their facets, and what they hold."""
-    mine, held, settled = (403, 404), json(HeldBody), _ok(SettledAnswer)
+    mine, held, settled = (404,), json(HeldBody), _ok(SettledAnswer)
     one, facet, some = (_QUEUE,), (_QUEUE, _TENANT), (_QUEUE, _OF_TENANT, _LIMIT)
     counted, ruled = _ok(Counted), _ok(RuleAnswer, "What holds now")
     return [
-        ApiRoute("GET /queues", queues.list_, _ok(list[QueueListed]), parameters=_PAGE),
-        ApiRoute("PUT /queues/{name}", queues.register, _DEFINED, (403, 429), one, json(QueueWanted), is_paced=True),
-        ApiRoute("GET /queues/{name}", queues.show, _ok(QueueAnswer), mine, (_QUEUE, _FACETS)),
-        ApiRoute("DELETE /queues/{name}", queues.delete, _DONE, (403, 404, 409), (_QUEUE, _DISCARD)),
-        ApiRoute("POST /queues/{name}/pull", queues.pull, _ok(PulledAnswer), mine, one, json(PullBody)),
-        ApiRoute("POST /queues/{name}/ack", queues.ack, settled, mine, one, held),
-        ApiRoute("POST /queues/{name}/nack", queues.nack, settled, mine, one, held),
-        ApiRoute("POST /queues/{name}/extend", queues.extend, settled, mine, one, held),
-        ApiRoute("GET /queues/{name}/facets/{tenant}", queues.show_facet, _ok(FacetAnswer), mine, facet),
-        ApiRoute("PATCH /queues/{name}/facets/{tenant}", queues.change_facet, ruled, mine, facet, json(RuleWanted)),
-        ApiRoute("GET /queues/{name}/messages", contents.peek, _ok(Peeked), mine, some),
-        ApiRoute("POST /queues/{name}/purge", contents.purge, counted, mine, one, json(PurgeBody)),
+        ApiRoute("GET /queues", queues.list_, _ok(list[QueueListed]), parameters=_PAGE, needs=_SEEING_QUEUES),
+        ApiRoute(
+            "PUT /queues/{name}",
+            queues.register,
+            _DEFINED,
+            (429,),
+            one,
+            json(QueueWanted),
+            is_paced=True,
+            needs=_MANAGING,
+        ),
+        ApiRoute("GET /queues/{name}", queues.show, _ok(QueueAnswer), mine, (_QUEUE, _FACETS), needs=_SEEING_QUEUES),
+        ApiRoute("DELETE /queues/{name}", queues.delete, _DONE, (404, 409), (_QUEUE, _DISCARD), needs=_MANAGING),
+        ApiRoute(
+            "POST /queues/{name}/pull", queues.pull, _ok(PulledAnswer), mine, one, json(PullBody), needs=_CONSUMING
+        ),
+        ApiRoute("POST /queues/{name}/ack", queues.ack, settled, mine, one, held, needs=_CONSUMING),
+        ApiRoute("POST /queues/{name}/nack", queues.nack, settled, mine, one, held, needs=_CONSUMING),
+        ApiRoute("POST /queues/{name}/extend", queues.extend, settled, mine, one, held, needs=_CONSUMING),
+        ApiRoute(
+            "GET /queues/{name}/facets/{tenant}", queues.show_facet, _ok(FacetAnswer), mine, facet, needs=_SEEING_QUEUES
+        ),
+        ApiRoute(
+            "PATCH /queues/{name}/facets/{tenant}",
+            queues.change_facet,
+            ruled,
+            mine,
+            facet,
+            json(RuleWanted),
+            needs=_MANAGING,
+        ),
+        ApiRoute("GET /queues/{name}/messages", contents.peek, _ok(Peeked), mine, some, needs=_LOOKING),
+        ApiRoute("POST /queues/{name}/purge", contents.purge, counted, mine, one, json(PurgeBody), needs=_MANAGING),
     ]
 
 
 def of_filters(filters: FilterRoutes) -> list[ApiRoute]:
     """Filters of subscribers and queues, before they are set."""
     tested = _ok(FilterTested, "Which events fit, and why which do not")
-    return [ApiRoute("POST /filters/test", filters.test, tested, takes=json(FilterTestBody))]
+    return [ApiRoute("POST /filters/test", filters.test, tested, takes=json(FilterTestBody), needs=(SEARCH, STREAM))]
 
 
 def of_jobs(jobs: PipelineJobRoutes) -> list[ApiRoute]:
@@ -348,13 +421,13 @@ def of_jobs(jobs: PipelineJobRoutes) -> list[ApiRoute]:
     replay, erasure = {202: Reply(json(ReplayAnswer), _ASKED)}, {202: Reply(json(ErasureAnswer), _ASKED)}
     one = (_PIPELINE_JOB,)
     return [
-        ApiRoute("POST /replays", jobs.ask_replay, replay, (403, 404, 429), takes=json(ReplayAsked)),
-        ApiRoute("GET /replays", jobs.list_replays, _ok(list[ReplayAnswer])),
-        ApiRoute("GET /replays/{id}", jobs.show_replay, _ok(ReplayAnswer), (403, 404), one),
-        ApiRoute("DELETE /replays/{id}", jobs.cancel_replay, _ok(ReplayAnswer), (403, 404, 409), one),
-        ApiRoute("POST /erasures", jobs.ask_erasure, erasure, (403, 429), takes=json(ErasureAsked)),
-        ApiRoute("GET /erasures", jobs.list_erasures, _ok(list[ErasureAnswer]), (403,)),
-        ApiRoute("GET /erasures/{id}", jobs.show_erasure, _ok(ErasureAnswer), (403, 404), one),
+        ApiRoute("POST /replays", jobs.ask_replay, replay, (404, 429), takes=json(ReplayAsked), needs=_REPLAYING),
+        ApiRoute("GET /replays", jobs.list_replays, _ok(list[ReplayAnswer]), needs=_REPLAYING),
+        ApiRoute("GET /replays/{id}", jobs.show_replay, _ok(ReplayAnswer), (404,), one, needs=_REPLAYING),
+        ApiRoute("DELETE /replays/{id}", jobs.cancel_replay, _ok(ReplayAnswer), (404, 409), one, needs=_REPLAYING),
+        ApiRoute("POST /erasures", jobs.ask_erasure, erasure, (429,), takes=json(ErasureAsked), needs=_ADMINS),
+        ApiRoute("GET /erasures", jobs.list_erasures, _ok(list[ErasureAnswer]), (), needs=_ADMINS),
+        ApiRoute("GET /erasures/{id}", jobs.show_erasure, _ok(ErasureAnswer), (404,), one, needs=_ADMINS),
     ]
 
 
@@ -362,8 +435,8 @@ def of_process(routes: Routes, *, document: Handler, metrics_public: bool) -> li
     """How the bus and the process are, and what there is to ask for."""
     metrics = {200: Reply({"text/plain": str}, "Text exposition")}
     return [
-        ApiRoute("GET /pulse", routes.pulse, _DONE),
-        ApiRoute("GET /pulse/scaling", routes.pulse_scaling, _DONE),
+        ApiRoute("GET /pulse", routes.pulse, _DONE, needs=ANY),
+        ApiRoute("GET /pulse/scaling", routes.pulse_scaling, _DONE, needs=ANY),
         ApiRoute("GET /health", routes.health, _ok(Status), is_public=True),
         ApiRoute("GET /health/ping", routes.health, _ok(Status), is_public=True),
         ApiRoute("GET /health/ping.json", routes.health, _ok(Status), is_public=True),
@@ -371,5 +444,5 @@ def of_process(routes: Routes, *, document: Handler, metrics_public: bool) -> li
         ApiRoute("GET /readyz", routes.readyz, _ok(Ready), is_public=True),
         ApiRoute("GET /version", routes.version, _ok(VersionAnswer), is_public=True),
         ApiRoute("GET /openapi.json", document, _ok(dict, "OpenAPI 3.1"), is_public=True),
-        ApiRoute("GET /metrics", routes.metrics, metrics, is_public=metrics_public),
+        ApiRoute("GET /metrics", routes.metrics, metrics, is_public=metrics_public, needs=ANY),
     ]

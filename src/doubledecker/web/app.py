@@ -115,6 +115,8 @@ class App:
         if scope["query_string"]:
             _check_single(scope["query_string"])
         caller = _NOBODY if route.is_public else await self._identify(scope)
+        if not route.is_public:
+            route.check(caller)
         self._enter(scope, caller)
         check_encoding(scope)
         if route.is_paced and not caller.is_root:

@@ -72,7 +72,7 @@ class AttemptRoutes:
         if event is None or not EVENT_ID.fullmatch(event):
             raise BadRequest(f"event is {(event or '')[:80]!r}; name the id of an event, like ?event=evt-1")
         receivers = None
-        if not caller.is_root:
+        if not caller.is_admin:
             await self._registry.refresh()
             queues = self._registry.snapshot.queues.values()
             receivers = frozenset({caller.id, *(each.receiver.token for each in queues if each.owner == caller.id)})
@@ -82,7 +82,7 @@ class AttemptRoutes:
         self, request: Request, caller: Caller, receivers: frozenset[str] | None, *, event: str = ""
     ) -> Response:
         query = request.query_params
-        wanted = replace(parse(query, receivers, event), client=None if caller.is_root else caller.id)
+        wanted = replace(parse(query, receivers, event), client=None if caller.is_admin else caller.id)
         most = queue_bodies.limit(query.get("limit"))
         async with self._reads.of(caller.id):
             page = await self._log.newest(wanted, limit=most)

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Forbidden, Unauthenticated
+from doubledecker.model import moment
 from doubledecker.model import token as tokens
-from doubledecker.model.token import ROOT_NAME, Caller
+from doubledecker.model.token import ROOT, ROOT_NAME, Caller, Token
 from doubledecker.store import quotas
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import digest
@@ -29,7 +30,6 @@ _REMEMBERED_MAX = 4
 _REMEMBERED_BYTES_MAX = 512
 _HOW = "send it as the user of Basic, as Bearer, or answer the Digest challenge"
 _WRONG, _MISSING = f"unknown token; {_HOW}", f"this needs a token; {_HOW}"
-_ROOT = Caller(id=ROOT_NAME, name=ROOT_NAME, is_root=True)
 
 
 class Authenticator:
@@ -51,7 +51,11 @@ class Authenticator:
         """The caller; raises Unauthenticated."""
         self._forget_if_changed()
         caller = self._cache.get(header) if header else None
-        return caller or await self._identify(header or b"", method, target)
+        caller = caller or await self._identify(header or b"", method, target)
+        if 0 < caller.expires_at <= clock.now_ms():
+            ended = moment.to_text(moment.from_ms(caller.expires_at))
+            raise Unauthenticated(f"this token expired at {ended}; an operator can change that, or make another")
+        return caller
 
     def challenges(self, *, stale: bool = False) -> list[tuple[str, str]]:
         """The headers of a 401."""
@@ -77,12 +81,12 @@ class Authenticator:
     def _by_secret(self, header: bytes, hashes: Sequence[str]) -> Caller | None:
         """Whose one of these secrets is, as far as this process knows; remembered by the header if that is for good."""
         if any(hmac.compare_digest(hashed, self._root_hash) for hashed in hashes):
-            self._remember(header, _ROOT)
-            return _ROOT
+            self._remember(header, ROOT)
+            return ROOT
         for hashed in hashes:
             token = self._registry.snapshot.with_secret(hashed, clock.now_ms())
             if token is not None:
-                caller = Caller(token.id, token.name, secret_hash=hashed)
+                caller = _caller(token, hashed)
                 # A former secret ends by time, which the cache knows nothing of.
                 if hashed == token.hash:
                     self._remember(header, caller)
@@ -123,12 +127,12 @@ class Authenticator:
     def _candidates(self, user: str) -> dict[str, Caller]:
         """The possible callers by what Digest proves; a name may be shared, and a token may have former secrets."""
         found = {
-            secret.ha1: Caller(token.id, token.name, secret_hash=secret.hash)
+            secret.ha1: _caller(token, secret.hash)
             for token in self._registry.snapshot.with_name(user)
             for secret in token.secrets(clock.now_ms())
         }
         if user == ROOT_NAME and self._root_ha1:
-            found[self._root_ha1] = _ROOT
+            found[self._root_ha1] = ROOT
         return found
 
     def _remember(self, header: bytes, caller: Caller) -> None:
@@ -153,14 +157,13 @@ class Authenticator:
         return True
 
 
-def require_root(caller: Caller) -> None:
-    if not caller.is_root:
-        raise Forbidden("only the root key may do this")
-
-
 def require_client(caller: Caller) -> None:
     if caller.is_root:
         raise Forbidden("this is for client tokens; make one with POST /api_tokens")
+
+
+def _caller(token: Token, secret_hash: str) -> Caller:
+    return Caller(token.id, token.name, secret_hash=secret_hash, scopes=token.scopes, expires_at=token.expires_at)
 
 
 def _secrets(scheme: bytes, rest: bytes) -> list[bytes]:

@@ -219,10 +219,33 @@ EXAMPLES: dict[str, list[object]] = {
         }
     ],
     "Topic": [{"name": "orders", "publisher": "shop", "publisher_id": "shop-1a2b3c4d", "events": 12}],
-    "TokenWanted": [{"name": "shop"}, {"name": "shop", "token": "shop--5e8b0c"}],
+    "TokenWanted": [
+        {"name": "shop"},
+        {"name": "shop", "token": "shop--5e8b0c"},
+        {
+            "name": "acme",
+            "description": "Acme's own receivers",
+            "expires_in_s": 86_400,
+            "scopes": {"actions": ["subscribe", "manage"], "tenants": ["acme"]},
+        },
+    ],
+    "TokenChange": [
+        {"description": "The shop's checkout"},
+        {"scopes": {"actions": ["publish"], "topics": ["orders", "mail.*"]}},
+        {"expires_at": 0, "scopes": None},
+    ],
     "TokenMade": [{"name": "shop", "token": "shop--2f1c0d9e8b7a6f5e4d3c2b1a09f8e7d6", "id": "shop-1a2b3c4d"}],
     "TokenListed": [
-        {"name": "shop", "token": "shop-1a2b3c4d", "created_at": _AT_MS, "rotated_at": None, "former_until": None}
+        {
+            "name": "shop",
+            "token": "shop-1a2b3c4d",
+            "created_at": _AT_MS,
+            "rotated_at": None,
+            "former_until": None,
+            "description": "The shop's checkout",
+            "expires_at": 0,
+            "scopes": {"actions": ["publish", "stream"], "topics": ["orders", "mail.*"], "tenants": None},
+        }
     ],
     "Rotation": [{}, {"overlap_s": 3600}, {"token": "shop--9f2d11", "overlap_s": 0}],
     "TokenRotated": [
@@ -387,6 +410,8 @@ def _name(of_class: str) -> str:
 def _operation(route: ApiRoute, schemas: _Schemas) -> Schema:
     replies = {**_problems(route), **route.replies}
     shown: Schema = {"summary": route.summary, "security": [] if route.is_public else _ANY_SCHEME}
+    if not route.is_public:
+        shown["x-actions"] = list(route.needs)
     if route.parameters:
         shown["parameters"] = [_parameter(each, schemas) for each in route.parameters]
     if route.takes:
@@ -397,7 +422,12 @@ def _operation(route: ApiRoute, schemas: _Schemas) -> Schema:
 
 def _problems(route: ApiRoute) -> dict[int, Reply]:
     """How a request may end that is wrong, or comes at a wrong time."""
-    statuses = {*_ALWAYS, *route.problems, *(_WITH_BODY if route.takes else ()), *(() if route.is_public else (401,))}
+    statuses = {
+        *_ALWAYS,
+        *route.problems,
+        *(_WITH_BODY if route.takes else ()),
+        *(() if route.is_public else (401, 403)),
+    }
     content = {"application/problem+json": Problem}
     return {status: Reply(content, _PROBLEMS[status], _HEADERS.get(status, {})) for status in statuses}
 

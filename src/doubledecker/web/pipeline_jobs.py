@@ -11,7 +11,6 @@ from doubledecker.model.token import Caller
 from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 from doubledecker.web import body as bodies
 from doubledecker.web import shapes
-from doubledecker.web.authentication import require_root
 from doubledecker.web.body import BodyLimits
 
 
@@ -41,18 +40,15 @@ class PipelineJobRoutes:
 
     async def ask_erasure(self, request: Request, caller: Caller) -> Response:
         """Remove events from the lake for good, as root."""
-        require_root(caller)
         asked = erasing.parse(await self._body(request))
         return shapes.json(views.erasure(await self._jobs.ask_erasure(asked, caller)), status=202)
 
     async def list_erasures(self, _request: Request, caller: Caller) -> Response:
         """All erasures, for root; the newest first."""
-        require_root(caller)
         return shapes.json([views.erasure(each) for each in await self._jobs.list_(ERASURES, caller)])
 
     async def show_erasure(self, request: Request, caller: Caller) -> Response:
         """How an erasure fares, for root."""
-        require_root(caller)
         return shapes.json(views.erasure(await self._jobs.read(ERASURES, request.path_params["id"], caller)))
 
     async def _body(self, request: Request) -> bytes:

@@ -66,8 +66,8 @@ class Queues:
         queue = queueing.parse(
             await self._body(request),
             name=request.path_params["name"],
-            owner="" if caller.is_root else caller.id,
-            is_root=caller.is_root,
+            owner="" if caller.is_admin else caller.id,
+            is_admin=caller.is_admin,
             guard=self._guard,
         )
         await self._check_patterns(queue, caller)
@@ -92,7 +92,7 @@ class Queues:
         """
         await self._registry.refresh()
         known = self._registry.snapshot.queues
-        own = [queue for queue in known.values() if caller.is_root or queue.owner == caller.id]
+        own = [queue for queue in known.values() if caller.is_admin or queue.owner == caller.id]
         if len(own) > ROWS_MAX:
             seen = await self._all.get(rows=len(known))
             # By both: since it was made, a name may have become another client's.
@@ -203,7 +203,7 @@ class Queues:
         tenant = _tenant(request)
         former = await facets.rule(self._partitions.home, queue, tenant)
         rule = queueing.parse_rule(await self._body(request), former)
-        if not caller.is_root and former == FacetRule() != rule:
+        if not caller.is_admin and former == FacetRule() != rule:
             quota.check_tenants(self._registry.quotas, await facets.count_rules(self._partitions.home, queue) + 1)
         # Home last: what it says is what the others have too.
         for partition in reversed(self._partitions.all):

@@ -91,7 +91,7 @@ class ReceiverFinder:
 
     def _named(self, named: str, caller: Caller) -> list[str]:
         """The subscribers of the caller with this id, or else with this name."""
-        if caller.is_root:
+        if caller.is_admin:
             return self._registry.snapshot.subscribers_named(named)
         is_own = named in {caller.id, caller.name} and caller.id in self._registry.snapshot.subscribers
         return [caller.id] if is_own else []

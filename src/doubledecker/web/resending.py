@@ -173,7 +173,7 @@ class ResendRoutes:
             return
         place = AttemptPlace.parse(asked.attempt, field="attempt")
         attempt = await self._log.one(place, ids_max=IDS_MAX)
-        is_own = attempt.receiver == chosen.token and (caller.is_root or attempt.is_of(caller.id))
+        is_own = attempt.receiver == chosen.token and (caller.is_admin or attempt.is_of(caller.id))
         if not is_own:
             raise NotFound(f"no attempt {asked.attempt!r}; those that are kept are listed by GET on attempts")
         if not 0 < attempt.event_count <= IDS_MAX:

@@ -10,6 +10,8 @@ from typing import Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
+from doubledecker.errors import Forbidden
+from doubledecker.model import scopes
 from doubledecker.model.token import Caller
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
@@ -58,6 +60,17 @@ class ApiRoute:
     takes: Content = field(default_factory=dict)
     is_public: bool = False
     is_paced: bool = False
+    # Actions of which a token needs one (model/scopes.py); a route that is not public has some.
+    needs: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        assert self.needs or self.is_public, f"{self.at} says nothing of the actions that it needs"
+
+    def check(self, caller: Caller) -> None:
+        """Raise Forbidden unless the caller may do this."""
+        is_read = self.at.startswith("GET ")
+        if not caller.is_root and not caller.scopes.allows(self.needs, is_read=is_read):
+            raise Forbidden(scopes.why_not(caller.scopes, self.needs, is_read=is_read))
 
     @property
     def summary(self) -> str:

@@ -30,6 +30,7 @@ from doubledecker.model import callback, reserved
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
+from doubledecker.model.scopes import NOTHING, UNLIMITED, Scopes
 from doubledecker.store import registry
 from doubledecker.store.processes import Family
 from doubledecker.web import metrics, problem
@@ -218,7 +219,9 @@ async def _log_reserved_topics(bus: BusParts) -> None:
 
 async def _import_clients(settings: Settings, bus: BusParts) -> None:
     """Add the clients whose tokens the settings name, as Routemaster did."""
-    added = await bus.registry.clients.import_secrets(settings.client_tokens, now_ms=clock.now_ms())
+    added = await bus.registry.clients.import_secrets(
+        settings.client_tokens, default=_default_scopes(settings), now_ms=clock.now_ms()
+    )
     if added:
         _log.info("tokens.imported", clients=added)
 
@@ -274,7 +277,7 @@ def _route_groups(
         topics=TopicRoutes(bus.partitions, bus.registry, small),
         routes=Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
         subscriptions=SubscriptionRoutes(bus.partitions, bus.registry, small, guard=settings.dial_guard),
-        tokens=TokenRoutes(bus.registry, small),
+        tokens=TokenRoutes(bus.registry, small, default=_default_scopes(settings)),
         queues=Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         contents=QueueContents(bus.partitions, bus.registry, small, large_reads),
         letters=DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads, pacer),
@@ -285,6 +288,11 @@ def _route_groups(
         filters=FilterRoutes(bus.partitions, small, rules.event),
         jobs=PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
     )
+
+
+def _default_scopes(settings: Settings) -> Scopes:
+    """What a new token may do where that is not said."""
+    return NOTHING if settings.tokens_default == "none" else UNLIMITED
 
 
 def _route_rules(settings: Settings, body: BodyLimits, bus: BusParts) -> RouteRules:

@@ -8,11 +8,12 @@ from starlette.responses import Response
 
 from doubledecker.bus.overview import SubscriberView
 from doubledecker.model import moment
-from doubledecker.model.event import TopicName
+from doubledecker.model.event import Tenant, TopicName
 from doubledecker.model.own_headers import OwnHeaders
 from doubledecker.model.replay import MOMENT
 from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape, one_of
+from doubledecker.model.scopes import ActionName, Scopes, TopicNames
 from doubledecker.model.subscriber import (
     BacklogBytes,
     BytesMax,
@@ -90,12 +91,23 @@ class TokenMade(Shape):
     id: Annotated[str, Meta(description="What stands for the token wherever it is listed")]
 
 
+class ScopesShown(Shape):
+    """What a token may do; null is no limit."""
+
+    actions: list[ActionName] | None
+    topics: list[TopicNames] | None
+    tenants: list[Tenant] | None
+
+
 class TokenListed(Shape):
     name: TokenName
     token: Annotated[str, Meta(description="The public id")]
     created_at: Count
     rotated_at: Annotated[Count, Meta(description="When its secret was replaced last")] | None
     former_until: _FormerUntil | None
+    description: str
+    expires_at: Annotated[Count, Meta(description="0 is never")]
+    scopes: ScopesShown
 
 
 class TokenRotated(Shape):
@@ -194,7 +206,21 @@ def event_filter(kept: str) -> Raw:
 
 def token(listed: Token) -> TokenListed:
     """A token as it is listed."""
-    return TokenListed(listed.name, listed.id, listed.created_at, listed.rotated_at or None, listed.former_until)
+    return TokenListed(
+        name=listed.name,
+        token=listed.id,
+        created_at=listed.created_at,
+        rotated_at=listed.rotated_at or None,
+        former_until=listed.former_until,
+        description=listed.description,
+        expires_at=listed.expires_at,
+        scopes=_scopes(listed.scopes),
+    )
+
+
+def _scopes(scopes: Scopes) -> ScopesShown:
+    names = (scopes.actions, scopes.topics, scopes.tenants)
+    return ScopesShown(*(None if some is None else list(some) for some in names))
 
 
 def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberAnswer:

@@ -57,7 +57,7 @@ class SubscriptionRoutes:
         """A client's own subscriber, or all of them for root."""
         await self._registry.refresh()
         known = self._registry.snapshot.subscribers.values()
-        seen = [subscriber for subscriber in known if caller.is_root or subscriber.token == caller.id]
+        seen = [subscriber for subscriber in known if caller.is_admin or subscriber.token == caller.id]
         now_ms = clock.now_ms()
         rows = await overview.look_at(self._partitions, seen)
         return shapes.json([shapes.subscriber(row, caller, now_ms) for row in rows])
