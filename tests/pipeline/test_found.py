@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Topology
-from doubledecker.pipeline import session
+from doubledecker.pipeline import java
 from feed import a_feed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,7 +28,7 @@ spark.stop()
 
 
 async def test_spark_finds_the_format_by_itself(one: Topology, tmp_path: Path):
-    environment = {**os.environ, "JAVA_HOME": str(session.find_home(os.environ)), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "JAVA_HOME": str(java.find_home(os.environ)), "PYSPARK_PYTHON": sys.executable}
     async with a_feed(one) as feed:
         told = subprocess.run(  # noqa: ASYNC221 - nothing else goes on here
             [sys.executable, "-c", PROGRAM, one.url, feed.publisher],

@@ -9,7 +9,7 @@ import pytest
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import JavaUnfit
-from doubledecker.pipeline import session
+from doubledecker.pipeline import java, session
 from doubledecker.pipeline.session import SessionPlan
 
 pytestmark = pytest.mark.slow
@@ -28,13 +28,13 @@ def a_java(folder: Path, version: str) -> Path:
 def test_a_java_of_the_machine_is_used_when_it_is_new_enough(tmp_path: Path, version: str, is_used: bool):
     own = a_java(tmp_path / "own", version)
 
-    home = session.find_home({"JAVA_HOME": str(own), "PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    home = java.find_home({"JAVA_HOME": str(own), "PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")})
 
     assert (home == own) is is_used
 
 
 def test_without_any_the_one_from_pip_runs_and_drops_the_module_it_lacks(tmp_path: Path):
-    home = session.find_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+    home = java.find_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
     told = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
@@ -55,7 +55,7 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path):
     (tmp_path / "file").touch()
 
     with pytest.raises(JavaUnfit, match="set JAVA_HOME, or XDG_CACHE_HOME"):
-        session.find_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "file")})
+        java.find_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "file")})
 
 
 def test_spark_starts_and_runs_python_on_a_machine_without_java(tmp_path: Path):

@@ -11,6 +11,9 @@ from doubledecker import __version__
 from doubledecker.assembly.launch import PROCESSES_MAX, Member
 from doubledecker.cli.dead import dead
 from doubledecker.cli.events import events
+from doubledecker.cli.looking import doctor as _doctor
+from doubledecker.cli.looking import report as _report
+from doubledecker.cli.looking import status as _status
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
@@ -108,37 +111,6 @@ def _demo() -> None:
     from doubledecker.cli.up import demo  # noqa: PLC0415 - the client is slow to import
 
     demo.demo()
-
-
-@cli.command("status")
-@click.option("--url", metavar="REDIS_URL", help="The bus's Redis  [default: DOUBLEDECKER_REDIS_URL]")
-@click.option("--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]")
-@_json
-def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
-    """Show counts, what waits, and the health of subscribers."""
-    from doubledecker.cli import status  # noqa: PLC0415 - the store is slow to import
-
-    if url and data:
-        raise click.UsageError("--url and --data both name a place to look; pass one")
-    status.status(url=url, data=data, as_json=as_json)
-
-
-@cli.command("report")
-@click.option(
-    "--from", "start", metavar="TIME", help="From then on, e.g. 2026-11-15T11:00:00Z  [default: a day before --to]"
-)
-@click.option("--to", "end", metavar="TIME", help="Until then  [default: now]")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page that needs nothing else")
-@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`, for its lake  [default: .data]")
-@click.option("--lake", metavar="PATH", help="Where the tables are  [default: DOUBLEDECKER_LAKE, or lake in --data]")
-@_json
-def _report(
-    start: str | None, end: str | None, html: Path | None, data: Path | None, lake: str | None, *, as_json: bool
-) -> None:
-    """Show throughput, latency, failures and fairness."""
-    from doubledecker.cli.report import report  # noqa: PLC0415 - only what the command needs
-
-    report.report(start=start, end=end, html=html, data=data, lake=lake, as_json=as_json)
 
 
 @cli.group("pipeline")
@@ -360,6 +332,7 @@ def resend(
 
 cli.add_command(completion)
 cli.add_command(dead)
+cli.add_command(_doctor)
 cli.add_command(events)
 cli.add_command(pull)
 cli.add_command(queue)
@@ -370,6 +343,8 @@ cli.add_command(replay)
 cli.add_command(replays)
 cli.add_command(erase)
 cli.add_command(simulate)
+cli.add_command(_report)
+cli.add_command(_status)
 
 
 @cli.command("tail")

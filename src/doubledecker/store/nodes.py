@@ -38,7 +38,7 @@ class Node:
 
     def __init__(self, url: str, guard: Guard | None = None) -> None:
         self.url = url
-        self.call = guard(_shown(url), self._call) if guard else self._call
+        self.call = guard(shown(url), self._call) if guard else self._call
         self._pool = _pool(url)
         self._line: SharedConnection | None = None
         self._idle: list[redis.Connection] = []
@@ -55,7 +55,7 @@ class Node:
             # What comes after a reply that is not coming would not come either.
             if self._line is line:
                 await self.close()
-            raise BusSilent(f"Redis at {_shown(self.url)} did not answer within {ANSWER_S_MAX} s") from error
+            raise BusSilent(f"Redis at {shown(self.url)} did not answer within {ANSWER_S_MAX} s") from error
         except (RedisError, OSError) as error:
             raise self._translated(error) from error
 
@@ -125,9 +125,9 @@ class Node:
         if isinstance(error, OutOfMemoryError):
             return MemoryFull()
         if isinstance(error, AuthenticationError):
-            return BusAway(f"Redis refused the credentials of {_shown(self.url)}")
+            return BusAway(f"Redis refused the credentials of {shown(self.url)}")
         kind = BusSilent if isinstance(error, RedisConnectionError | OSError) else BusAway
-        return kind(f"Redis at {_shown(self.url)}: {_reason(error)}")
+        return kind(f"Redis at {shown(self.url)}: {_reason(error)}")
 
 
 class Nodes:
@@ -259,7 +259,7 @@ def _pool(url: str) -> redis.ConnectionPool:
         )
     except ValueError as error:
         raise SettingInvalid(
-            f"cannot use the Redis URL {_shown(url)[:80]!r}; it must be like redis://127.0.0.1:6379/0, or begin with "
+            f"cannot use the Redis URL {shown(url)[:80]!r}; it must be like redis://127.0.0.1:6379/0, or begin with "
             "rediss:// or unix://"
         ) from error
 
@@ -272,7 +272,7 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """The address without the password."""
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
     return f"{scheme}{mark}{rest.rpartition('@')[2]}"

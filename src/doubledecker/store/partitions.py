@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError
 from doubledecker import log
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import DEFAULT_TENANT, EventKind
-from doubledecker.store import layout, shared_connection
+from doubledecker.store import layout, server_facts, shared_connection
 from doubledecker.store.layout import FORMAT, DataLayout
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
 from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
@@ -197,11 +197,11 @@ class Partitions:
             info, policy = await partition.commands([["INFO", "server"], ["CONFIG", "GET", "maxmemory-policy"]])
             fields = dict(line.split(":", 1) for line in cast("bytes", info).decode().splitlines() if ":" in line)
             version = fields.get("valkey_version") or fields["redis_version"]
-            least = 8 if "valkey_version" in fields else 7
+            least = server_facts.VERSIONS_MIN["Valkey" if "valkey_version" in fields else "Redis"]
             if int(version.split(".")[0]) < least:
                 raise ServerUnfit(f"the server is version {version}; Redis 7 or Valkey 8 is the least")
             value = cast("list[bytes]", policy)[1].decode()
-            if value != "noeviction":
+            if value != server_facts.POLICY:
                 raise ServerUnfit(f"maxmemory-policy is {value!r}: events would vanish; set it to 'noeviction'")
 
     async def _check_layout(self, migrate: Migrate | None) -> None:
