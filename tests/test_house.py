@@ -90,7 +90,13 @@ def test_a_broad_except_lives_only_at_the_edge_of_a_request_of_a_job_of_a_step_o
     # A user's file may raise anything when it is run, and so may a user's handler.
     broad = [_short(path) for path in SOURCES if re.search(r"except (Base)?Exception\b|except:", path.read_text())]
 
-    edges = ["client/slots.py", "pipeline/steps.py", "stages/simulation/scenario.py", "stages/simulation/simulate.py"]
+    edges = [
+        "client/drain.py",
+        "client/slots.py",
+        "pipeline/steps.py",
+        "stages/simulation/scenario.py",
+        "stages/simulation/simulate.py",
+    ]
     edges += ["stages/stage.py"]
     edges += ["web/app.py", "worker/aux_jobs.py", "worker/deliver.py"]
     assert broad == [f"src/doubledecker/{edge}" for edge in edges]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from doubledecker.client.backoff import Backoff
     from doubledecker.client.blocking import BlockingMessage
     from doubledecker.client.bus import AsyncBus, Published, Streamed
+    from doubledecker.client.drain import Drain, DrainAnswer, DrainTester
     from doubledecker.client.errors import (
         AddressInvalid,
         BusAway,
@@ -62,6 +63,9 @@ __all__ = [
     "ClientError",
     "Conflict",
     "DeadLetter",
+    "Drain",
+    "DrainAnswer",
+    "DrainTester",
     "Event",
     "EventsRefused",
     "Facet",
@@ -101,6 +105,11 @@ _HOMES = {
         "AsyncBus",
         "Published",
         "Streamed",
+    ),
+    "drain": (
+        "Drain",
+        "DrainAnswer",
+        "DrainTester",
     ),
     "errors": (
         "AddressInvalid",

@@ -12,8 +12,9 @@ from doubledecker.client.errors import BusAway, NotABus, Refused
 class Event(msgspec.Struct, frozen=True, gc=False):
     """A published event. `id` is the same in every delivery; `t` is its time in milliseconds since 1970.
 
-    `redriven` is how often it was brought back from the dead letters: then it is out of order. `cloudevent` has the
-    attributes of one that came as a CloudEvent which are no field here (docs/cloudevents.md).
+    `redriven` is how often it was brought back from the dead letters: then it is out of order. `replay` names the
+    replay that sent it again. `cloudevent` has the attributes of one that came as a CloudEvent which are no field here
+    (docs/cloudevents.md).
     """
 
     topic: str
@@ -26,6 +27,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     key: str = ""
     traceparent: str | None = None
     redriven: int = 0
+    replay: str = ""
     cloudevent: dict[str, str | int | bool] | None = None
 
     @property
