@@ -44,7 +44,7 @@ from doubledecker.store.partitions import Partition
 
 _CONSUME, _LAND, _USE = range(3)
 # Some thousand events make a Parquet file that is worth its metadata: so many need not wait for `land_interval_s`.
-LAND_BYTES = 4_194_304
+LAND_BYTES = 1_048_576
 # Landing writes a file every ten seconds at the most; sixty of them are joined while they are still cheap to read.
 _TEND_INTERVAL_S = 600.0
 

@@ -236,6 +236,8 @@ async def test_a_journal_lands_by_bytes_or_by_time_and_at_once_when_it_is_half_f
         patient = paced(Pace(interval_s=3600, bytes_min=10**6))
         await feed.publish(10)
         first = await landed(patient)
+        while (await journal.trim(feed.bus.partitions.home, "events", bytes_max=10**9)).removed:
+            pass
         await feed.publish(20)
         few = await landed(patient)
         await feed.publish(40, data_bytes=50_000)
@@ -247,14 +249,29 @@ async def test_a_journal_lands_by_bytes_or_by_time_and_at_once_when_it_is_half_f
     assert mine.ids == feed.ids
 
 
+async def test_what_came_since_the_last_landing_counts_while_the_journal_shrinks(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    async with a_feed(one) as feed:
+        mine = await a_lake(spark, feed, tmp_path)
+        lander = Lander(spark, mine.access, mine.root, "events", mine.archive, Pace(interval_s=3600, bytes_min=10**6))
+        await feed.publish(40, data_bytes=50_000)
+        first = await asyncio.to_thread(lander.round)
+        await feed.publish(40, data_bytes=50_000)
+        while (await journal.trim(feed.bus.partitions.home, "events", bytes_max=10**9)).removed:
+            pass
+        second = await asyncio.to_thread(lander.round)
+
+    assert [first.rows, second.rows] == [40, 40]
+
+
 def test_a_landing_is_due_by_bytes_by_time_or_when_the_journals_are_half_full():
     pace = Pace(interval_s=10, bytes_min=1000)
 
-    assert not pace.is_due(JournalFill(999, 0.4), least=0, since_s=9.9)
-    assert pace.is_due(JournalFill(0, 0.0), least=0, since_s=10)
-    assert pace.is_due(JournalFill(1000, 0.4), least=0, since_s=0)
-    assert not pace.is_due(JournalFill(1000, 0.4), least=1, since_s=0)
-    assert pace.is_due(JournalFill(0, 0.5), least=0, since_s=0)
+    assert not pace.is_due(JournalFill(999, 0.4), since_s=9.9)
+    assert pace.is_due(JournalFill(0, 0.0), since_s=10)
+    assert pace.is_due(JournalFill(1000, 0.4), since_s=0)
+    assert pace.is_due(JournalFill(0, 0.5), since_s=0)
 
 
 def test_a_lake_that_cannot_be_made_is_told(tmp_path: Path):

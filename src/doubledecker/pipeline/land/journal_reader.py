@@ -63,7 +63,7 @@ class JournalSlice:
 
 @dataclass(frozen=True)
 class JournalFill:
-    """About how many bytes a reader of a journal gets, and how full the journals of the fullest server are."""
+    """About how many bytes wait to land, as a reader gets them, and how full the journals of the fullest server are."""
 
     bytes: int
     share: float
@@ -81,13 +81,14 @@ async def connected(access: Access, *, patience_s: float = PATIENCE_S) -> AsyncI
         await found.close()
 
 
-async def held(access: Access, name: str, rules: MemoryRules) -> JournalFill:
-    """How much a journal holds, landed or not, and how full the journals are."""
+async def fill(access: Access, name: str, rules: MemoryRules) -> JournalFill:
+    """How much of a journal lies after what the archive has confirmed, and how full the journals are."""
     size, share = 0, 0.0
     async with connected(access) as bus:
         for parts in bus.by_server():
             states = [await journal.state(part) for part in parts]
-            size += sum([(await ranges.read_extent(part, name)).bytes for part in parts])
+            for part, state in zip(parts, states, strict=True):
+                size += (await ranges.read_extent(part, name, after=state.get(f"{name}_confirmed", str(START)))).bytes
             together = sum(int(state.get(f"{each}_bytes", 0)) for state in states for each in journal.NAMES)
             most = rules.journals_max(rules.limit_of((await memory.usage(parts[0])).bytes_max))
             share = max(share, together / max(1, most))

@@ -92,14 +92,12 @@ class Pace:
     bytes_min: int
     rules: MemoryRules = field(default_factory=MemoryRules)
 
-    def is_due(self, held: JournalFill, *, least: int, since_s: float) -> bool:
-        """By how much the journal holds, the least that it held since the last commit, and how long ago that was.
+    def is_due(self, fill: JournalFill, *, since_s: float) -> bool:
+        """By what waits, and how long ago the last commit was.
 
-        What has landed stays in the journal until it is trimmed, so what waits is by how much it has grown. Nothing
-        waits while the journals are half full: at their bound they are cut, or refuse events.
+        Nothing waits while the journals are half full: at their bound they are cut, or refuse events.
         """
-        is_grown = held.bytes - least >= self.bytes_min
-        return is_grown or held.share >= _FULL_SHARE or since_s >= self.interval_s
+        return fill.bytes >= self.bytes_min or fill.share >= _FULL_SHARE or since_s >= self.interval_s
 
 
 @dataclass
@@ -114,9 +112,6 @@ class Lander:
     pace: Pace | None = None
     # When the last commit was; None before the first one, and while there is more: then the next is due at once.
     _landed_s: float | None = None
-    # What the journal held, at least since that commit, and when it was last looked at.
-    _least: int = 0
-    _before: int = 0
 
     def round(self) -> Landed:
         """Land, if it is time; else return how things are."""
@@ -124,17 +119,14 @@ class Lander:
             return Landed(0, 0, has_more=False, from_ms=0, size=versions.of(table_of(self.root, self.name)).size)
         done = land(self.spark, self.access, self.root, self.name, archive=self.archive)
         if done.files:
-            self._landed_s, self._least = None if done.has_more else time.monotonic(), self._before
+            self._landed_s = None if done.has_more else time.monotonic()
         return done
 
     def _is_due(self) -> bool:
-        if self.pace is None:
+        if self.pace is None or self._landed_s is None:
             return True
-        held = asyncio.run(journal_reader.held(self.access, self.name, self.pace.rules))
-        self._least, self._before = min(self._least, held.bytes), held.bytes
-        if self._landed_s is None:
-            return True
-        return self.pace.is_due(held, least=self._least, since_s=time.monotonic() - self._landed_s)
+        fill = asyncio.run(journal_reader.fill(self.access, self.name, self.pace.rules))
+        return self.pace.is_due(fill, since_s=time.monotonic() - self._landed_s)
 
 
 def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: str) -> Landed:
