@@ -11,8 +11,8 @@ from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.overview import Overview
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.store import history
-from doubledecker.store.history import RINGS, Head, Ring, Sample, Stretch
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.history import RINGS, Head, KeptHead, Ring, Sample, Stretch
+from doubledecker.store.partitions import Partition, Partitions
 
 _LATENCY = "latency.batches.last_attempt"
 _BUCKETS = (*map(str, telemetry.LATENCY_MS), "+Inf")
@@ -39,13 +39,17 @@ class HistoryWriter:
         await self._live.refresh()
         known = self._live.snapshot.pushed_to
         view = await overview.look(self._partitions, known, now_ms=began_ms, rules=self._rules)
-        took_ms = await home.time_ms() - began_ms
-        head = after(kept.head, view, took_ms=took_ms)
-        samples = list(_samples(kept.head, head)) if kept.head else []
-        await history.write(home, kept.packed, head, samples)
+        await add(home, view, kept, took_ms=await home.time_ms() - began_ms)
 
 
-def after(former: Head | None, view: Overview, *, took_ms: int) -> Head:
+async def add(home: Partition, view: Overview, kept: KeptHead, *, took_ms: int) -> bool:
+    """Write what follows from a look; False when another process has written since the head was read."""
+    head = _after(kept.head, view, took_ms=took_ms)
+    samples = list(_samples(kept.head, head)) if kept.head else []
+    return await history.write(home, kept.packed, head, samples)
+
+
+def _after(former: Head | None, view: Overview, *, took_ms: int) -> Head:
     """The head after a look."""
     totals, gauges = _totals(view), _gauges(view)
     stretches = []
@@ -69,7 +73,7 @@ def _samples(former: Head, head: Head) -> Iterator[tuple[Ring, Sample]]:
         if span_s <= 0 or head.at_ms <= former.at_ms:
             continue
         # A counter that shrank was lost, and began anew.
-        published, delivered, *counts = map(_growth, stretch.totals, head.totals)
+        published, due, delivered, *counts = map(_growth, stretch.totals, head.totals)
         batches = sum(counts)
         waiting, oldest_ms, dead, lag_ms = stretch.gauges
         yield (
@@ -78,6 +82,7 @@ def _samples(former: Head, head: Head) -> Iterator[tuple[Ring, Sample]]:
                 stretch.at_s,
                 span_s,
                 published / span_s,
+                due / span_s,
                 delivered / span_s,
                 waiting,
                 oldest_ms,
@@ -95,7 +100,7 @@ def _growth(before: int, now: int) -> int:
 
 def _totals(view: Overview) -> tuple[int, ...]:
     names = (telemetry.counter(_LATENCY, le=le) for le in _BUCKETS)
-    return (view.published, view.delivered, *(view.counters.get(name, 0) for name in names))
+    return (view.published, view.due, view.delivered, *(view.counters.get(name, 0) for name in names))
 
 
 def _gauges(view: Overview) -> tuple[int, ...]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from doubledecker.bus import telemetry
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.telemetry import counter
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.subscriber import Subscriber, health
 from doubledecker.store import (
     batches,
     bulk,
@@ -54,6 +55,12 @@ class SubscriberView:
     lost: Loss | None = None
     dead: int = 0
 
+    @property
+    def state(self) -> str:
+        """How it fares, in a word."""
+        at, halt = self.condition, self.subscriber.halt
+        return health(at.health, failures=at.failures, refusals=at.refusals, halt=halt)
+
 
 @dataclass(frozen=True)
 class ServerMemory:
@@ -89,6 +96,30 @@ class Overview:
     def memory_state(self) -> State:
         """How memory stands on the server that has least left."""
         return worst(self.memory)
+
+    @property
+    def published(self) -> int:
+        """Events accepted, ever."""
+        return self.total("events.published")
+
+    @property
+    def delivered(self) -> int:
+        """Events in successful deliveries, over all subscribers that are or were."""
+        return sum(value for field, value in self.counters.items() if _is_delivered(field))
+
+    @property
+    def due(self) -> int:
+        """Events that were to be delivered, each as often as it has receivers; grows as fast as these get events.
+
+        What a queue with a callback got is what it has, and what left it.
+        """
+        queues = (each for each in self.subscribers if each.subscriber.token.startswith("@"))
+        return self.total("events.added") + sum(each.sent + each.events for each in queues)
+
+    @property
+    def oldest_ms(self) -> int:
+        """How long the oldest batch has waited; 0 when none waits."""
+        return 0 if self.oldest_at is None else max(0, self.at - self.oldest_at)
 
     @property
     def events_waiting(self) -> int:
@@ -185,6 +216,10 @@ async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[Subsc
         )
         for subscriber in known
     ]
+
+
+def _is_delivered(field: str) -> bool:
+    return field.startswith("delivery.events:") and ("outcome", "delivered") in telemetry.parse(field).labels
 
 
 def _delivered(token: str) -> str:

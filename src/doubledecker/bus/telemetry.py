@@ -5,6 +5,7 @@ for each bucket (`le` in milliseconds, cumulative as in Prometheus), plus `.sum`
 """
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -41,3 +42,18 @@ def latency(name: str, took_ms: int) -> dict[str, int]:
 def _latency_names(name: str, bucket: int) -> tuple[str, str]:
     le = str(LATENCY_MS[bucket]) if bucket < len(LATENCY_MS) else "+Inf"
     return counter(name, le=le), f"{name}.sum"
+
+
+def quantile(counts: Mapping[str, float], share: float) -> float | None:
+    """A quantile of a histogram, taking each bucket as evenly filled; infinite when it lies beyond the last bucket."""
+    total = sum(counts.values())
+    if total <= 0:
+        return None
+    wanted = total * share
+    below, floor = 0.0, 0
+    for le in LATENCY_MS:
+        inside = counts.get(str(le), 0)
+        if inside and below + inside >= wanted:
+            return floor + (le - floor) * (wanted - below) / inside
+        below, floor = below + inside, le
+    return float("inf")

@@ -71,7 +71,9 @@ class Trail:
             return None
         before = self._before(LATENCY_MS).counters
         names = {str(le): telemetry.counter(_LATENCY, le=str(le)) for le in (*telemetry.LATENCY_MS, "+Inf")}
-        return quantile({le: self.last.counters.get(n, 0) - before.get(n, 0) for le, n in names.items()}, share)
+        return telemetry.quantile(
+            {le: self.last.counters.get(n, 0) - before.get(n, 0) for le, n in names.items()}, share
+        )
 
     def _before(self, over_ms: int) -> Overview:
         since = self._views[-1].at - over_ms
@@ -85,12 +87,12 @@ def per_second(measure: Measure, former: Overview, latter: Overview) -> float:
 
 
 def published(view: Overview) -> int:
-    return view.total("events.published")
+    return view.published
 
 
 def delivered(view: Overview) -> int:
     """Events in successful deliveries, over all subscribers that are or were."""
-    return sum(value for field, value in view.counters.items() if _is_delivered(field))
+    return view.delivered
 
 
 def waiting(view: Overview) -> int:
@@ -102,21 +104,6 @@ def sent_to(token: str) -> Measure:
     return lambda view: sum(each.sent for each in view.subscribers if each.subscriber.token == token)
 
 
-def quantile(counts: dict[str, int], share: float) -> float | None:
-    """A quantile of a histogram, taking each bucket as evenly filled; infinite when it lies beyond the last bucket."""
-    total = sum(counts.values())
-    if total <= 0:
-        return None
-    wanted = total * share
-    below, floor = 0, 0
-    for le in telemetry.LATENCY_MS:
-        inside = counts.get(str(le), 0)
-        if inside and below + inside >= wanted:
-            return floor + (le - floor) * (wanted - below) / inside
-        below, floor = below + inside, le
-    return float("inf")
-
-
 def sparkline(values: Sequence[float], *, width: int) -> str:
     """The last values as bars from zero to the highest; nothing at all is a flat line."""
     shown = values[-width:]
@@ -124,10 +111,6 @@ def sparkline(values: Sequence[float], *, width: int) -> str:
     if highest <= 0:
         return _BARS[0] * len(shown)
     return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in shown)
-
-
-def _is_delivered(field: str) -> bool:
-    return field.startswith("delivery.events:") and ("outcome", "delivered") in telemetry.parse(field).labels
 
 
 _START = "start one with `doubledecker pipeline run`"
@@ -259,8 +242,7 @@ def _row(each: SubscriberView, now_ms: int) -> list[str]:
 
 
 def _state(each: SubscriberView) -> str:
-    condition, halt = each.condition, each.subscriber.halt
-    return words.health(condition.health, failures=condition.failures, refusals=condition.refusals, halt=halt)
+    return each.state
 
 
 def _held(each: SubscriberView) -> str:

@@ -2,17 +2,14 @@
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isinf
 
 import click
 
-from doubledecker.model.subscriber import Halt
+from doubledecker.model import subscriber, token
 
-# Points go from 0 to 100, one or two an attempt, so below this there were ten or more recent failures.
-_HEALTHY_POINTS_MIN = 80
 _MS, _MINUTE_S, _HOUR_S = 1000, 60, 3600
 _KIB = 1024
 _FEW = 10
@@ -20,15 +17,10 @@ _FEW = 10
 _UNUSUAL = re.compile(r"[^\t\r\n -~]")
 
 
-def health(points: int, *, failures: int, refusals: int, halt: Halt = Halt.NONE) -> str:
-    """A receiver's state: `paused` or `disabled`; `failing` or `refusing` by its last calls; else by its points."""
-    if halt:
-        return halt.name.lower()
-    if failures:
-        return "failing"
-    if refusals:
-        return "refusing"
-    return "healthy" if points >= _HEALTHY_POINTS_MIN else "recovering"
+# A receiver's state, in the word that all who show it use.
+health = subscriber.health
+# The names of clients by their ids, likewise.
+name, names = token.name_in, token.names
 
 
 def age(ms: float | None) -> str:
@@ -80,18 +72,6 @@ def _escape(character: str) -> str:
     """As JSON has it: one or two units of UTF-16."""
     units = character.encode("utf-16-be").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-
-
-def name(token: str) -> str:
-    """The name in a client's id."""
-    return token.rpartition("-")[0] or token
-
-
-def names(tokens: Sequence[str]) -> dict[str, str]:
-    """The name of each client, or its whole id where two share a name; a queue with a callback keeps its own."""
-    short = {token: token if token.startswith("@") else name(token) for token in tokens}
-    shared = Counter(short.values())
-    return {token: brief if shared[brief] == 1 else token for token, brief in short.items()}
 
 
 def many(count: int, noun: str) -> str:

@@ -53,6 +53,21 @@ class Halt(IntEnum):
     DISABLED = 2
 
 
+# Points go from 0 to 100, one or two an attempt, so below this there were ten or more recent failures.
+_HEALTHY_POINTS_MIN = 80
+
+
+def health(points: int, *, failures: int, refusals: int, halt: Halt = Halt.NONE) -> str:
+    """A receiver's state: `paused` or `disabled`; `failing` or `refusing` by its last calls; else by its points."""
+    if halt:
+        return halt.name.lower()
+    if failures:
+        return "failing"
+    if refusals:
+        return "refusing"
+    return "healthy" if points >= _HEALTHY_POINTS_MIN else "recovering"
+
+
 @dataclass(frozen=True)
 class Subscriber:
     """One push receiver; `token` is the public id of the token that owns it."""

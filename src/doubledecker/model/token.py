@@ -7,6 +7,8 @@ the overlap ends, so that the programs that use it can be given the new one in t
 import hashlib
 import re
 import secrets
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -224,6 +226,18 @@ def name_of(secret: str) -> str:
 def make_id(name: str) -> str:
     """`<name>-<random>`; version 0.1.0 took the random part from the secret's hash."""
     return f"{name}-{secrets.token_hex(4)}"
+
+
+def name_in(token: str) -> str:
+    """The name in a client's id."""
+    return token.rpartition("-")[0] or token
+
+
+def names(tokens: Sequence[str]) -> dict[str, str]:
+    """The name of each client, or its whole id where two share a name; a queue with a callback keeps its own."""
+    short = {token: token if token.startswith("@") else name_in(token) for token in tokens}
+    shared = Counter(short.values())
+    return {token: brief if shared[brief] == 1 else token for token, brief in short.items()}
 
 
 def make(id_: str, asked: TokenWanted, secret: str, *, default: Scopes, now_ms: int) -> Token:

@@ -16,9 +16,9 @@ from doubledecker.store.scripts import Encoded, load
 
 # How many bounds the histogram of latencies has, and a bucket for what is beyond them.
 BUCKETS = 16
-# Time, how many tenths of a second it is of; published and delivered a second; waiting, age of the oldest, dead
+# Time, how many tenths of a second it is of; published, due and delivered a second; waiting, age of the oldest, dead
 # letters, lag of the pipeline; batches delivered, and of these the share in each bucket of latency.
-_SAMPLE = struct.Struct(f"<IHffIIIII{BUCKETS}H")
+_SAMPLE = struct.Struct(f"<IHfffIIIII{BUCKETS}H")
 _UNKNOWN = 2**32 - 1
 _SHARE = 65_535
 _TENTHS_MAX = 65_535
@@ -44,11 +44,12 @@ RINGS = (Ring("seconds", 1, 900), Ring("tens", 10, 2_160), Ring("minutes", 60, 1
 
 @dataclass(frozen=True)
 class Sample:
-    """The bus over a stretch of time that ends within the second `at_s`; counts of a second, and gauges at their worst."""
+    """The bus over a stretch of time that ends in the step `at_s`: counts of a second, and gauges at their worst."""
 
     at_s: int
     span_s: float
     published: float
+    due: float
     delivered: float
     waiting: int
     oldest_ms: int
@@ -125,6 +126,7 @@ def _pack(sample: Sample) -> bytes:
         sample.at_s,
         min(_TENTHS_MAX, round(sample.span_s * 10)),
         sample.published,
+        sample.due,
         sample.delivered,
         *(min(_UNKNOWN - 1, count) for count in (sample.waiting, sample.oldest_ms, sample.dead)),
         _UNKNOWN if sample.lag_ms is None else min(_UNKNOWN - 1, sample.lag_ms),
@@ -134,11 +136,12 @@ def _pack(sample: Sample) -> bytes:
 
 
 def _unpack(fields: tuple[float, ...]) -> Sample:
-    at_s, tenths, published, delivered, waiting, oldest_ms, dead, lag_ms, batches, *shares = fields
+    at_s, tenths, published, due, delivered, waiting, oldest_ms, dead, lag_ms, batches, *shares = fields
     return Sample(
         int(at_s),
         tenths / 10,
         published,
+        due,
         delivered,
         int(waiting),
         int(oldest_ms),

@@ -9,6 +9,7 @@ from doubledecker import clock, log
 from doubledecker.bus import dead_letters as bus_letters
 from doubledecker.bus import overview
 from doubledecker.bus.dead_letters import LetterBounds
+from doubledecker.bus.history import HistoryWriter
 from doubledecker.bus.letter_jobs import NAME as LETTER_JOB
 from doubledecker.bus.letter_jobs import LetterJobs
 from doubledecker.bus.memory_relief import MemoryRules
@@ -83,11 +84,13 @@ class Chores:
         self._notices = NoticeWriter(partitions, live)
         self._letter_jobs = LetterJobs(partitions, live)
         self._backlogs = BacklogBounds(partitions, live)
+        self._history = HistoryWriter(partitions, live, rules.memory)
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
             "monitor": self.monitor,
             "autodrop": self._autodrop.run,
             "backlogs": meter.run,
             "bounds": self.keep_bounds,
+            "history": self._history.run,
             "repair": self.repair,
             "schedule": self.repair,  # its name in 0.1.0, whose data may hold such a job
             "sweep": self.sweep,

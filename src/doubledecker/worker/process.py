@@ -36,6 +36,7 @@ _SWEEP_S = 30.0
 _BACKLOGS_S = 1.0
 _BOUNDS_S = 1.0
 _RETURN_S = 5.0
+_HISTORY_S = 1.0
 # A third of the time after which a silent slot counts as dead, so that two beats may be lost.
 _BEATS_PER_DEATH = 3
 _PAUSE_S = 0.5
@@ -98,6 +99,7 @@ class Worker:
             "repair": _REPAIR_S,
             "sweep": _SWEEP_S,
             "return": _RETURN_S,
+            "history": _HISTORY_S,
         }
         self._beat_s = settings.worker_dead_s / _BEATS_PER_DEATH
         self._pulses = [_Pulse() for _ in partitions.all]

@@ -130,7 +130,7 @@ def test_only_delivered_events_count_as_delivered():
     ],
 )
 def test_a_quantile_is_estimated_within_its_bucket(counts: dict[str, int], share: float, expected: float | None):
-    assert status.quantile(counts, share) == expected
+    assert telemetry.quantile(counts, share) == expected
 
 
 def test_latency_is_that_of_the_last_ten_seconds():
