@@ -41,6 +41,7 @@ from doubledecker.store import (
     quotas,
     receivers,
     registry,
+    sessions,
     write_offsets,
 )
 from doubledecker.store.deliveries import Settled
@@ -53,6 +54,7 @@ from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from letters import a_letter
 from receiver import Receiver
+from signing_in import a_browser
 from watching import watching
 
 PAGE = Path(__file__).parents[2] / "docs" / "redis-keys.md"
@@ -62,6 +64,9 @@ PLACEHOLDERS = {
     "publisher": r"(?:doubledecker\.root|(?:doubledecker\.)?[a-z0-9_-]+-[0-9a-f]{8})",
     "name": r"[a-z_.]+",
     "kind": r"(?:tests|changes)",
+    "who": r"(?:address:[0-9a-f.:]+|token:[0-9a-f]{16})",
+    "ring": r"(?:seconds|tens|minutes)",
+    "digest": r"[0-9a-f]{64}",
     "q": r"(?:main|aux)",
     "bid": r"[A-Za-z0-9_-]{20}(?:\.[01]+)?",
     "slot": r"(?:aux-)?[A-Za-z0-9_-]{20}",
@@ -285,8 +290,16 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await delete_queue(bus, publisher)
     await use_queues(bus, publisher)
     await hold_key_of_queue(bus)
+    await sign_in(bus, publisher)
     await quotas.pay(bus.partitions.home, "tester-00000000", kind="tests", minute_max=1)
     await quotas.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
+
+
+async def sign_in(bus: TestBus, secret: str) -> None:
+    """Begin a session of the dashboard, and keep a code for another."""
+    await sessions.keep_code(bus.partitions.home, "code")
+    async with a_browser(bus, secret):
+        pass
 
 
 async def lose_some(bus: TestBus) -> None:

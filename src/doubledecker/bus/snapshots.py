@@ -28,10 +28,14 @@ class SnapshotCache(Generic[T]):
         """The value, made now if it has few rows, or if the last one is too old."""
         if rows <= ROWS_MAX:
             return await self._make()
+        return await self.shared(least_s=0.0)
+
+    async def shared(self, *, least_s: float) -> T:
+        """The value that all who look get for so long at least, however few rows it has."""
         async with self._making:
             time = asyncio.get_running_loop().time
             if not self._kept or time() >= self._until_s:
                 started_s = time()
                 self._kept = [await self._make()]
-                self._until_s = time() + _KEPT_TIMES * (time() - started_s)
+                self._until_s = time() + max(least_s, _KEPT_TIMES * (time() - started_s))
             return self._kept[0]

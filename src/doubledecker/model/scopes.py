@@ -22,6 +22,8 @@ SEARCH, REPLAY, MANAGE, ADMIN, READ_ONLY = "search", "replay", "manage", "admin"
 ACTIONS = (PUBLISH, SUBSCRIBE, CONSUME, STREAM, SEARCH, REPLAY, MANAGE, ADMIN, READ_ONLY)
 # What any client does that may do something.
 ANY = (PUBLISH, SUBSCRIBE, CONSUME, STREAM, SEARCH, REPLAY, MANAGE)
+# Of which one is needed for a subscriber, for what was attempted and given up, and for queues: in the API and on pages.
+SUBSCRIBING, LOOKING, SEEING_QUEUES = (SUBSCRIBE, MANAGE), (SEARCH, MANAGE), (CONSUME, MANAGE)
 # Each is looked at when a kind of events is first routed, and shown in errors.
 LISTED_MAX = 100
 _SHOWN_MAX = 20

@@ -247,6 +247,16 @@ async def oldest(partition: Partition, receiver: str) -> int | None:
     return next(iter(_scores(found).values()), None)
 
 
+async def newest(partition: Partition, receivers: Sequence[str], *, most: int) -> list[tuple[str, Stamped]]:
+    """The newest letters of these receivers together, each with whose it is."""
+    asked: list[list[Encoded]] = [
+        ["ZRANGE", partition.key(f"dead:index:{name}"), 0, most - 1, "REV", "WITHSCORES"] for name in receivers
+    ]
+    found = zip(receivers, await partition.commands(asked), strict=True)
+    stamped = [(name, Stamped(id_, stamp)) for name, reply in found for id_, stamp in _scores(reply).items()]
+    return sorted(stamped, key=lambda each: -each[1].stamp)[:most]
+
+
 async def sizes(partition: Partition) -> dict[str, int]:
     """The receivers that have letters, and how many bytes these take."""
     reply = await partition.command("ZRANGE", partition.key("dead:bytes"), 1, "+inf", "BYSCORE", "WITHSCORES")

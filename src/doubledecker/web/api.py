@@ -18,7 +18,19 @@ from doubledecker.model.pipeline_job import ErasureAnswer, ReplayAnswer
 from doubledecker.model.queue import QueueName, QueueWanted, RuleWanted
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.schema import matching, one_of
-from doubledecker.model.scopes import ADMIN, ANY, CONSUME, MANAGE, PUBLISH, REPLAY, SEARCH, STREAM, SUBSCRIBE
+from doubledecker.model.scopes import (
+    ADMIN,
+    ANY,
+    CONSUME,
+    LOOKING,
+    MANAGE,
+    PUBLISH,
+    REPLAY,
+    SEARCH,
+    SEEING_QUEUES,
+    STREAM,
+    SUBSCRIBING,
+)
 from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenChange, TokenWanted
@@ -75,7 +87,7 @@ from doubledecker.web.trials import TrialAnswer
 
 # Actions of which a route needs one; reading needs no more than `read-only`, and who has `admin` may do all.
 _PUBLISHING, _CONSUMING, _REPLAYING, _MANAGING, _ADMINS = (PUBLISH,), (CONSUME,), (REPLAY,), (MANAGE,), (ADMIN,)
-_SUBSCRIBING, _LOOKING, _SEEING_QUEUES = (SUBSCRIBE, MANAGE), (SEARCH, MANAGE), (CONSUME, MANAGE)
+_SUBSCRIBING, _LOOKING, _SEEING_QUEUES = SUBSCRIBING, LOOKING, SEEING_QUEUES
 _DIGITS = re.compile("[0-9]+")
 _Flag = Annotated[str, one_of(["0", "1"]), Meta(extra_json_schema={"default": "0"})]
 _Rows = Annotated[str, matching(re.compile("[0-9]{1,4}"))]

@@ -18,6 +18,7 @@ from doubledecker.web import api, openapi, problem
 from doubledecker.web.api import RouteGroups
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
+from doubledecker.web.dashboard import Dashboard
 from doubledecker.web.pace import ClientPace
 from doubledecker.web.protocol import ANSWER
 from doubledecker.web.route_table import ByMethod, RouteTable
@@ -41,6 +42,7 @@ class App:
         self,
         authenticator: Authenticator,
         groups: RouteGroups,
+        dashboard: Dashboard,
         *,
         room: BodyMemory,
         changes: ClientPace,
@@ -48,6 +50,7 @@ class App:
         metrics_public: bool,
     ) -> None:
         self._authenticator = authenticator
+        self.dashboard = dashboard
         self._room = room
         self._quotas = quotas
         self._under_way: Counter[str] = Counter()
@@ -103,6 +106,8 @@ class App:
             _log.warning("redis.refused", error=str(error))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        if self.dashboard.covers(scope):
+            return await self.dashboard.answer(scope, receive, self._enter)
         path: str = scope["path"]
         by_method, scope["path_params"] = self.table.find(path)
         # A slash in percent-encoding is part of a name, and no name has one.

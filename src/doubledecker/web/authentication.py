@@ -10,7 +10,8 @@ import binascii
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
@@ -56,6 +57,30 @@ class Authenticator:
             ended = moment.to_text(moment.from_ms(caller.expires_at))
             raise Unauthenticated(f"this token expired at {ended}; an operator can change that, or make another")
         return caller
+
+    async def by_token(self, secret: str) -> Caller | None:
+        """Whose token or root key this is; with the hash of the secret, also of root's."""
+        hashed = tokens.hash_secret(secret)
+        await self._registry.refresh()
+        if self.root is not None and hmac.compare_digest(hashed, self._root_hash):
+            return self.root
+        token = self._registry.snapshot.with_secret(hashed, clock.now_ms())
+        return None if token is None else _unless_expired(_caller(token, hashed))
+
+    @property
+    def root(self) -> Caller | None:
+        """Root with the hash of its key, if there is one."""
+        return replace(ROOT, secret_hash=self._root_hash) if self._root_hash else None
+
+    def holder(self, id_: str, is_of: Callable[[str], bool]) -> Caller | None:
+        """Who has this id and a secret that works now and whose hash is the one that is meant."""
+        if id_ == ROOT_NAME:
+            return self.root if self.root is not None and is_of(self._root_hash) else None
+        token = self._registry.snapshot.tokens.get(id_)
+        for secret in () if token is None else token.secrets(clock.now_ms()):
+            if token is not None and is_of(secret.hash):
+                return _unless_expired(_caller(token, secret.hash))
+        return None
 
     def challenges(self, *, stale: bool = False) -> list[tuple[str, str]]:
         """The headers of a 401."""
@@ -164,6 +189,10 @@ def require_client(caller: Caller) -> None:
 
 def _caller(token: Token, secret_hash: str) -> Caller:
     return Caller(token.id, token.name, secret_hash=secret_hash, scopes=token.scopes, expires_at=token.expires_at)
+
+
+def _unless_expired(caller: Caller) -> Caller | None:
+    return None if 0 < caller.expires_at <= clock.now_ms() else caller
 
 
 def _secrets(scheme: bytes, rest: bytes) -> list[bytes]:

@@ -24,6 +24,8 @@ from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.bus.resending import Resender
+from doubledecker.dashboard import site
+from doubledecker.dashboard.bus_view import BusView
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.errors import BusAway
 from doubledecker.model import callback, reserved
@@ -41,6 +43,7 @@ from doubledecker.web.attempt_log import AttemptLog
 from doubledecker.web.attempts import AttemptRoutes
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits, BodyMemory
+from doubledecker.web.dashboard import FORM_BYTES_MAX, Dashboard
 from doubledecker.web.dead_letters import DeadLetterRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.filters import FilterRoutes
@@ -55,12 +58,14 @@ from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
 from doubledecker.web.resending import ResendRoutes
 from doubledecker.web.routes import RouteRules, Routes
+from doubledecker.web.sessions import Sessions
 from doubledecker.web.stream import Streaming, StreamLeases, StreamRules
 from doubledecker.web.subscriptions import SubscriptionRoutes
 from doubledecker.web.tokens import TokenRoutes
 from doubledecker.web.topics import TopicRoutes
 from doubledecker.web.trials import Trials
 from doubledecker.web.turns import ClientLocks
+from doubledecker.web.watching import Viewers
 
 # What the web process answers before it has reached Redis: it is alive, and everything else is 503.
 
@@ -147,7 +152,8 @@ async def _serve_bus(
             background = [tasks.create_task(part) for part in endless]
             background.append(tasks.create_task(_log_queues_beyond_copies(bus)))
             background.append(tasks.create_task(_log_reserved_topics(bus)))
-            server.serve_with(make_app(settings, bounds, bus, feed, leases, presence, dialer))
+            app = make_app(settings, bounds, bus, feed, leases, presence, dialer)
+            server.serve_with(app)
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
             launched.ready()
@@ -155,6 +161,7 @@ async def _serve_bus(
             await stop.wait()
             bus.bell.stop()
             feed.stop()
+            app.dashboard.stop()
             server.end()
             await serving
             await bus.publisher.finish()
@@ -254,9 +261,11 @@ def make_app(
     event = EventLimits(settings.max_event_data_bytes, bounds.event_depth_max)
     rules = PublishRules(body, event, bounds.events_per_request_max, build.quotas(settings))
     streaming = Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream)
+    authenticator = Authenticator(bus.partitions, bus.registry, root_key=settings.root_key)
     return App(
-        Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
+        authenticator,
         _route_groups(settings, bus, rules, presence, streaming, Trials(bus.partitions, dialer)),
+        _dashboard(settings, bus, authenticator, body),
         room=body.room,
         changes=ClientPace(bus.partitions, "changes", "made", "changes of subscribers and queues"),
         quotas=rules.quotas,
@@ -293,6 +302,16 @@ def _route_groups(
 def _default_scopes(settings: Settings) -> Scopes:
     """What a new token may do where that is not said."""
     return NOTHING if settings.tokens_default == "none" else UNLIMITED
+
+
+def _dashboard(settings: Settings, bus: BusParts, authenticator: Authenticator, body: BodyLimits) -> Dashboard:
+    tries = ClientPace(bus.partitions, "signin", "tried to sign in", "times")
+    return Dashboard(
+        site.pages(BusView(bus.partitions, bus.registry, bus.headroom.rules)),
+        Sessions(bus.partitions, authenticator, tries, proxies=settings.proxies),
+        Viewers(),
+        replace(body, bytes_max=FORM_BYTES_MAX),
+    )
 
 
 def _route_rules(settings: Settings, body: BodyLimits, bus: BusParts) -> RouteRules:

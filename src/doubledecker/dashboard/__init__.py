@@ -1,0 +1,1 @@
+"""The dashboard: pages about the bus, rendered whole on the server; the web process serves them."""

@@ -1,0 +1,144 @@
+"""What pages show of the bus: looked at once for all who watch, and no more often than the bus can afford."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from doubledecker import clock
+from doubledecker.bus import overview
+from doubledecker.bus.memory_relief import MemoryRules
+from doubledecker.bus.overview import Overview, SubscriberView
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.snapshots import SnapshotCache
+from doubledecker.dashboard import series
+from doubledecker.dashboard.pages import Visit
+from doubledecker.dashboard.series import SPANS, Series
+from doubledecker.model.dead_letter import DeadLetter
+from doubledecker.model.scopes import SEEING_QUEUES, SUBSCRIBING
+from doubledecker.model.token import Caller
+from doubledecker.queues import view as queue_view
+from doubledecker.queues.view import QueueOverview
+from doubledecker.store import dead_letters, pipeline
+from doubledecker.store.partitions import Partitions
+from doubledecker.store.pipeline import PipelineState
+
+# Whoever watches sees the same numbers for so long.
+_LEAST_S = 0.9
+# Receivers whose newest dead letters are looked at; those with the most come first.
+_RECEIVERS_MAX = 50
+
+
+@dataclass(frozen=True)
+class NamedLetter:
+    """A dead letter, and whose it is."""
+
+    receiver: str
+    id: str
+    event_id: str
+    topic: str
+    tenant: str
+    attempts: int
+    status: int
+    why: str
+    died_at: int
+
+
+class BusView:
+    """The bus as pages show it, each caller what the API would let it see."""
+
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, rules: MemoryRules) -> None:
+        self.partitions = partitions
+        self.registry = registry
+        self._rules = rules
+        self._overview = SnapshotCache(self._look)
+        self._queues = SnapshotCache(self._look_at_queues)
+        self._pipeline = SnapshotCache(self._look_at_pipeline)
+        self._series = {key: SnapshotCache(partial(self._look_back, key)) for key in SPANS}
+
+    async def overview(self) -> Overview:
+        """What `doubledecker status` and `/metrics` show."""
+        return await self._overview.shared(least_s=_LEAST_S)
+
+    async def queues(self, caller: Caller) -> list[QueueOverview]:
+        """How the caller's queues stand, or for root all."""
+        found = await self._queues.shared(least_s=_LEAST_S)
+        return [each for each in found if caller.is_admin or each.queue.owner == caller.id]
+
+    async def pipeline(self) -> PipelineState:
+        return await self._pipeline.shared(least_s=_LEAST_S)
+
+    async def series(self, span: str) -> Series:
+        """The history of a span."""
+        return await self._series[span].shared(least_s=_LEAST_S)
+
+    def seen(self, view: Overview, visit: Visit) -> list[SubscriberView]:
+        """The receivers of an overview that the caller may see: its subscriber and its queues, or all."""
+        may = {False: visit.may(*SUBSCRIBING), True: visit.may(*SEEING_QUEUES)}
+        return [
+            each
+            for each in view.subscribers
+            if may[each.subscriber.token.startswith("@")] and self._is_of(each, visit.caller)
+        ]
+
+    async def newest_letters(self, views: Sequence[SubscriberView], *, most: int) -> list[NamedLetter]:
+        """The newest dead letters of these receivers."""
+        with_letters = sorted((each for each in views if each.dead), key=lambda each: -each.dead)[:_RECEIVERS_MAX]
+        names = [each.subscriber.token for each in with_letters]
+        if not names:
+            return []
+        places = []
+        for partition in self.partitions.all:
+            newest = await dead_letters.newest(partition, names, most=most)
+            places += [(stamped.stamp, partition, name, stamped.id) for name, stamped in newest]
+        found = []
+        for _, partition, name, id_ in sorted(places, key=lambda place: -place[0])[:most]:
+            found += [_named(name, letter) for letter in await dead_letters.read(partition, name, [id_])]
+        return found
+
+    async def letter_counts(self, views: Sequence[SubscriberView], field: str) -> dict[str, int]:
+        """How many dead letters of these receivers have each value of a field, the most frequent first."""
+        with_letters = sorted((each for each in views if each.dead), key=lambda each: -each.dead)[:_RECEIVERS_MAX]
+        total: dict[str, int] = {}
+        for partition in self.partitions.all:
+            for each in with_letters:
+                counts = (await dead_letters.totals(partition, each.subscriber.token)).by[field]
+                for value, count in counts.items():
+                    total[value] = total.get(value, 0) + count
+        return dict(sorted(total.items(), key=lambda pair: -pair[1]))
+
+    def _is_of(self, view: SubscriberView, caller: Caller) -> bool:
+        receiver = view.subscriber.token
+        if caller.is_admin or not receiver.startswith("@"):
+            return caller.is_admin or receiver == caller.id
+        queue = self.registry.snapshot.queues.get(receiver[1:])
+        return queue is not None and queue.owner == caller.id
+
+    async def _look(self) -> Overview:
+        await self.registry.refresh()
+        known = self.registry.snapshot.pushed_to
+        return await overview.look(self.partitions, known, now_ms=clock.now_ms(), rules=self._rules)
+
+    async def _look_at_queues(self) -> list[QueueOverview]:
+        known = sorted(self.registry.snapshot.queues.values(), key=lambda queue: queue.name)
+        return await queue_view.look_all(self.partitions, known)
+
+    async def _look_at_pipeline(self) -> PipelineState:
+        return await pipeline.read(self.partitions.home)
+
+    async def _look_back(self, span: str) -> Series:
+        now_s = await self.partitions.home.time_ms() // 1000
+        return await series.look(self.partitions, SPANS[span], now_s=now_s)
+
+
+def _named(receiver: str, letter: DeadLetter) -> NamedLetter:
+    return NamedLetter(
+        receiver,
+        letter.id,
+        letter.event_id,
+        letter.topic,
+        letter.tenant,
+        letter.attempts,
+        letter.status,
+        letter.detail or letter.reason,
+        letter.died_at,
+    )

@@ -1,0 +1,224 @@
+"""The dashboard over HTTP: its pages, its files, signing in and out.
+
+A page is answered as HTML, and to whoever accepts an event stream, as an EventSource does, as a stream of its parts.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import cast
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from doubledecker import __version__, clock
+from doubledecker.dashboard import assets
+from doubledecker.dashboard.pages import HOME, DashboardPage, Visit
+from doubledecker.dashboard.site import Renderer
+from doubledecker.errors import BadRequest, BusAway, DoubledeckerError, NotFound, Refused
+from doubledecker.model.token import Caller
+from doubledecker.web import body as bodies
+from doubledecker.web import sse
+from doubledecker.web.body import BodyLimits
+from doubledecker.web.route_table import ApiRoute, RouteTable
+from doubledecker.web.sessions import Sessions, SignInRefused, new_id
+from doubledecker.web.watching import Blocks, LiveStream, Viewers
+
+LOGIN = f"{HOME}/login"
+_CODE = "/login"
+_HTML = "text/html; charset=utf-8"
+_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Vary": "Accept, Cookie",
+}
+_YEAR_S = 31_536_000
+# A form has a few fields; the largest may hold some event ids.
+FORM_BYTES_MAX = 65_536
+_FIELDS_MAX = 100
+
+Enter = Callable[[Scope, Caller], None]
+
+
+class Dashboard:
+    """Answers what is asked with a browser."""
+
+    def __init__(self, pages: list[DashboardPage], sessions: Sessions, viewers: Viewers, limits: BodyLimits) -> None:
+        self._sessions = sessions
+        self._viewers = viewers
+        self._limits = limits
+        self._renderer = Renderer(pages, __version__)
+        self._open = {
+            "/": self._go_home,
+            _CODE: self._follow_link,
+            LOGIN: self._show_login,
+        }
+        self._pages = RouteTable(
+            [ApiRoute(f"GET {page.path}", partial(self._show, page), {}, needs=page.needs) for page in pages]
+        )
+
+    def stop(self) -> None:
+        """End the streams of those who watch."""
+        self._viewers.stop()
+
+    def covers(self, scope: Scope) -> bool:
+        """Whether a request is for a page: at `/` only a browser's, which asks for HTML."""
+        path: str = scope["path"]
+        if path == "/":
+            return b"text/html" in (bodies.header(scope, b"accept") or b"")
+        return path in {_CODE, HOME} or path.startswith(f"{HOME}/")
+
+    async def answer(self, scope: Scope, receive: Receive, enter: Enter) -> Response:
+        """A page, or a page that says what is wrong."""
+        request = Request(scope, receive)
+        try:
+            answer = await self._answer(request, enter)
+        except SignInRefused as error:
+            answer = self._login_page(request, wrong=error.detail, status=error.status)
+        except Refused as error:
+            answer = self._problem(error.status, error.title, error.detail)
+        except BusAway as error:
+            answer = self._problem(503, "Service unavailable", error.detail)
+        except DoubledeckerError as error:
+            answer = self._problem(503, "Service unavailable", str(error))
+        for name, value in _HEADERS.items():
+            answer.headers.setdefault(name, value)
+        return answer
+
+    async def _answer(self, request: Request, enter: Enter) -> Response:
+        path, method = request.url.path, request.method
+        if method == "POST":
+            return await self._post(request, path)
+        if method not in {"GET", "HEAD"}:
+            return self._problem(405, "Method not allowed", f"{method} is not possible here; GET is")
+        if path.startswith(assets.ROOT):
+            return _asset(path.removeprefix(assets.ROOT))
+        if path in self._open:
+            return await self._open[path](request)
+        by_method, request.scope["path_params"] = self._pages.find(path)
+        if by_method is None:
+            raise NotFound(f"there is no page at {path[:80]!r}")
+        caller = await self._sessions.find(request)
+        if caller is None:
+            return self._ask_to_sign_in(request)
+        enter(request.scope, caller)
+        by_method["GET"].check(caller)
+        return await by_method["GET"].handler(request, caller)
+
+    async def _post(self, request: Request, path: str) -> Response:
+        posts: dict[str, Callable[[Request, dict[str, str]], Awaitable[Response]]] = {
+            LOGIN: self._sign_in,
+            f"{HOME}/logout": self._sign_out,
+        }
+        if path not in posts:
+            raise NotFound(f"nothing is posted to {path[:80]!r}")
+        form = await self._form(request)
+        self._sessions.check_form(request, form.get("form_token", ""), is_visitors=path == LOGIN)
+        return await posts[path](request, form)
+
+    async def _form(self, request: Request) -> dict[str, str]:
+        content = await bodies.read(request.scope, request.receive, self._limits)
+        try:
+            pairs = parse_qsl(
+                content.decode(), keep_blank_values=True, strict_parsing=bool(content), max_num_fields=_FIELDS_MAX
+            )
+        except ValueError as error:
+            raise BadRequest(f"the form cannot be read: {error}") from None
+        return dict(pairs)
+
+    async def _show(self, page: DashboardPage, request: Request, caller: Caller) -> Response:
+        if "text/event-stream" in request.headers.get("Accept", ""):
+            self._viewers.check_room(caller.id)
+            return LiveStream(self._viewers, caller.id, partial(self._look_again, page, request))
+        visit = self._visit(request, caller)
+        return _html(self._renderer.whole(page, visit, await page.look(visit)))
+
+    async def _look_again(self, page: DashboardPage, request: Request) -> Blocks | None:
+        try:
+            caller = await self._sessions.find(request)
+            if caller is None or not Visit(caller, 0).may(*page.needs):
+                return None
+            visit = self._visit(request, caller)
+            return self._renderer.blocks(page, visit, await page.look(visit))
+        except DoubledeckerError:  # the browser asks again, and is told what is wrong
+            return None
+
+    def _visit(self, request: Request, caller: Caller) -> Visit:
+        path = cast("dict[str, str]", request.path_params)
+        return Visit(caller, clock.now_ms(), path, dict(request.query_params), self._sessions.form_token(request))
+
+    async def _go_home(self, _request: Request) -> Response:
+        return _redirect(HOME)
+
+    async def _follow_link(self, request: Request) -> Response:
+        """Sign in by the code of a link.
+
+        The answer is a page and no redirect: a browser that came from another site would not send the cookie along.
+        """
+        session = await self._sessions.sign_in_by_code(request, request.query_params.get("code", ""))
+        answer = _html(self._renderer.bare("signed_in.html", "Signed in"))
+        self._sessions.remember(request, answer, session)
+        return answer
+
+    async def _show_login(self, request: Request) -> Response:
+        return self._login_page(request, next_=request.query_params.get("next", HOME))
+
+    async def _sign_in(self, request: Request, form: dict[str, str]) -> Response:
+        session = await self._sessions.sign_in(request, form.get("token", "").strip())
+        answer = _redirect(_ours(form.get("next", HOME)))
+        self._sessions.remember(request, answer, session)
+        return answer
+
+    async def _sign_out(self, request: Request, _form: dict[str, str]) -> Response:
+        await self._sessions.end(request)
+        answer = _redirect(LOGIN)
+        self._sessions.forget(request, answer)
+        return answer
+
+    def _ask_to_sign_in(self, request: Request) -> Response:
+        if sse.CONTENT_TYPE.partition(";")[0] in request.headers.get("Accept", ""):
+            return self._problem(401, "Sign in", "the session has ended")
+        target = request.url.path
+        return _redirect(LOGIN if target == HOME else f"{LOGIN}?next={target}")
+
+    def _login_page(self, request: Request, *, next_: str = HOME, wrong: str = "", status: int = 200) -> Response:
+        answer = Response(status_code=status, media_type=_HTML)
+        token = self._sessions.welcome(request, answer, new_id())
+        page = self._renderer.bare("sign_in.html", "Sign in", wrong=wrong, form_token=token, next=_ours(next_))
+        answer.body = page
+        answer.headers["Content-Length"] = str(len(page))
+        return answer
+
+    def _problem(self, status: int, title: str, detail: str) -> Response:
+        return _html(self._renderer.bare("problem.html", title, detail=detail), status)
+
+
+def _html(content: bytes, status: int = 200) -> Response:
+    return Response(content, status_code=status, media_type=_HTML)
+
+
+def _redirect(path: str) -> Response:
+    return Response(status_code=303, headers={"Location": path})
+
+
+def _ours(path: str) -> str:
+    """A path of a page; anything else leads home, so that no link leads elsewhere by way of signing in."""
+    is_page = (
+        path.startswith(f"{HOME}/")
+        and ".." not in path
+        and all(character.isalnum() or character in "/-_.@:" for character in path)
+    )
+    return path if is_page else HOME
+
+
+def _asset(name: str) -> Response:
+    found = assets.known().get(name)
+    if found is None:
+        raise NotFound(f"there is no file {name[:80]!r}")
+    kept = {"Cache-Control": f"public, max-age={_YEAR_S}, immutable", "Vary": "Accept-Encoding"}
+    return Response(found.content, media_type=found.media_type, headers=kept)
