@@ -16,8 +16,10 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model import token as tokens
 from doubledecker.model.event import EventKind
 from doubledecker.model.routing import Route
+from doubledecker.model.scopes import UNLIMITED
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.model.token import Token
+from doubledecker.model.token import ROOT, Caller, Token, TokenWanted
+from doubledecker.model.topic import TopicRights, TopicWanted
 from doubledecker.store import events, registry, subscribers
 from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
 from laws.world import World, hold_law, law
@@ -29,6 +31,7 @@ CHANGES_MAX = 3
 some_name = st.sampled_from(NAMES)
 some_topic = st.sampled_from(TOPICS)
 some_topics = st.lists(some_topic, unique=True).map(sorted)
+some_names = st.none() | st.lists(some_name, unique=True)
 is_crash = st.booleans()
 
 
@@ -43,7 +46,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self.subscribers: dict[str, Subscriber] = {}
         # The version with which each was saved last.
         self.changed: dict[str, int] = {}
-        self.owners: dict[str, str] = {}
+        self.rights: dict[str, TopicRights] = {}
         self.version = 0
         # The version that every partition is known to have: that of the last change that was answered.
         self.answered = 0
@@ -88,7 +91,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(name=some_name, is_crash=is_crash)
     def save_token(self, name: str, is_crash: bool) -> None:
-        token = tokens.make(name, name, "secret", now_ms=next(self.numbers))
+        token = tokens.make(name, TokenWanted(name), "secret", default=UNLIMITED, now_ms=next(self.numbers))
         home = self.world.partitions.home
         assert self.world.run(registry.save_token(home, token, seen=self.version + 1)) == -1
         self.finish(self.world.run(registry.save_token(home, token, seen=self.version)), is_crash=is_crash)
@@ -104,25 +107,41 @@ class RegistryMachine(RuleBasedStateMachine):
     def claim(self, which: int, names: list[str], publisher: str) -> None:
         """A claim changes no version; a copy that knows an owner may be as old as its version."""
         copy = self.copies[which]
-        owners = self.world.run(copy.topics.claim(names, publisher=publisher))
-        now = self.world.run(registry.topic_owners(self.world.partitions.home, names))
-        for name, owner in zip(names, now, strict=True):
-            if owner is not None:
-                assert owner == self.owners.setdefault(name, publisher)
+        claimed = self.world.run(copy.topics.claim(names, publisher=publisher))
+        now = self.world.run(registry.topic_rights(self.world.partitions.home, names))
+        for name, rights in zip(names, now, strict=True):
+            if rights is not None:
+                assert rights == self.rights.setdefault(name, TopicRights(publisher))
             if copy.snapshot.version == self.version:
-                assert owners[name] == owner
+                assert claimed[name] == rights
+
+    @rule(name=some_topic, caller=st.sampled_from(["", *NAMES]), publishers=some_names, is_crash=is_crash)
+    def save_topic(self, name: str, caller: str, publishers: list[str] | None, is_crash: bool) -> None:
+        """One that nobody owns becomes the caller's; its owner and root alone change it."""
+        asked, former = TopicWanted(publishers), self.rights.get(name)
+        who = Caller(caller, caller) if caller else ROOT
+        version, is_new = self.world.run(registry.save_topic(self.world.partitions.home, name, asked, caller=who))
+        if former is None and not caller:
+            assert version == 0
+        elif former is not None and caller not in {"", former.owner}:
+            assert version == -1
+        else:
+            assert (version > 0, is_new) == (True, former is None)
+            kept = former or TopicRights(caller)
+            self.rights[name] = kept if publishers is None else TopicRights(kept.owner, frozenset(publishers))
+        self.finish(max(0, version), is_crash=is_crash)
 
     @rule(name=some_topic, publisher=st.sampled_from(["", *NAMES]), is_crash=is_crash)
     def delete_topic(self, name: str, publisher: str, is_crash: bool) -> None:
         home = self.world.partitions.home
         version, ended = self.world.run(registry.delete_topic(home, name, publisher=publisher))
-        owner = self.owners.get(name)
-        if owner is None:
+        rights = self.rights.get(name)
+        if rights is None:
             assert version == 0
-        elif publisher not in {"", owner}:
+        elif publisher not in {"", rights.owner}:
             assert version == -1
         else:
-            del self.owners[name]
+            del self.rights[name]
             subscribed = [s.token for s in self.subscribers.values() if name in s.topics]
             for subscriber in subscribed:
                 self.leave(subscriber, name)
@@ -133,13 +152,13 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(name=some_topic, to=some_name, is_crash=is_crash)
     def give_topic(self, name: str, to: str, is_crash: bool) -> None:
         version = self.world.run(registry.give_topic(self.world.partitions.home, name, to=to))
-        if name not in self.owners:
+        if name not in self.rights:
             assert version == 0
         elif to not in self.tokens:
             assert version == -1
         else:
             assert version > 0
-            self.owners[name] = to
+            self.rights[name] = TopicRights(to, self.rights[name].publishers)
         self.finish(max(0, version), is_crash=is_crash)
 
     @rule(which=st.integers(0, 1))
@@ -154,7 +173,7 @@ class RegistryMachine(RuleBasedStateMachine):
             expected = {name for name, subscriber in self.subscribers.items() if topic in subscriber.topics}
             received = [each.token for each in snapshot.route(EventKind(topic, "update", "default")).receivers]
             assert sorted(received) == sorted(expected)
-        assert snapshot.owners.items() <= self.owners.items()
+        assert snapshot.rights.items() <= self.rights.items()
 
     @rule()
     def mend(self) -> None:

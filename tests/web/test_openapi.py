@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from conftest import Topology
 from doubledecker.assembly.settings import Settings
+from doubledecker.model import token as tokens
 from doubledecker.model.schema import Shape, between
-from doubledecker.model.scopes import ANY
-from doubledecker.model.token import Caller
-from doubledecker.store import dead_letters
+from doubledecker.model.scopes import ANY, UNLIMITED
+from doubledecker.model.token import Caller, TokenWanted
+from doubledecker.store import dead_letters, registry
 from doubledecker.web import openapi
 from doubledecker.web.openapi import EXAMPLES
 from doubledecker.web.route_table import ApiRoute, Reply, RouteTable
@@ -77,6 +78,14 @@ REQUESTS = [
     ("other", "POST", "/events", "", an_event(1, topic="mine"), {}, 403),
     ("other", "POST", "/events", "", [an_event(1, topic="mine")], {}, 403),
     ("root", "GET", "/topics", "", None, {}, 200),
+    ("client", "PUT", "/topics/{name}", "said", {"description": "What is said"}, {}, 201),
+    ("client", "PUT", "/topics/{name}", "said", {"publishers": []}, {}, 200),
+    ("client", "PUT", "/topics/{name}", "said", {"publishers": ["nobody"]}, {}, 400),
+    ("client", "PUT", "/topics/{name}", "said", {"description": LARGE}, {}, 413),
+    ("other", "PUT", "/topics/{name}", "said", {}, {}, 403),
+    ("root", "PUT", "/topics/{name}", "nothing", {}, {}, 404),
+    ("other", "GET", "/topics/{name}", "said", None, {}, 200),
+    ("other", "GET", "/topics/{name}", "nothing", None, {}, 404),
     ("root", "POST", "/topics/{name}/give", "mine", {"to": "nobody"}, {}, 400),
     ("root", "POST", "/topics/{name}/give", "mine", {"to": LARGE}, {}, 413),
     ("root", "POST", "/topics/{name}/give", "nothing", {"to": "nobody"}, {}, 404),
@@ -241,9 +250,10 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
     async with a_bus(one, workers=0) as bus:
         client = await bus.token("client")
         await ask(bus, "POST", "/api_tokens", json={"name": "orders", "token": "orders"})
-        # The example of a gift names a client by an id, which cannot be chosen.
+        # Examples of topics name a client by an id, which cannot be chosen.
+        shop = tokens.make("shop-1a2b3c4d", TokenWanted("shop"), "a-secret", default=UNLIMITED, now_ms=0)
         home = bus.partitions.home
-        await home.command("HSET", home.key("api_tokens"), "shop-1a2b3c4d", "{}")
+        await registry.save_token(home, shop, seen=await registry.version(home))
         pushed = {"pattern": ".*:orders:.*", "callback": "https://mail.example/"}
         assert (await ask(bus, "PUT", "/queues/orders", client, json=pushed)).status == 201
         [id_] = [row["token"] for row in (await ask(bus, "GET", "/api_tokens")).json if row["name"] == "client"]

@@ -32,6 +32,7 @@ from doubledecker.errors import (
 from doubledecker.model.event import EventKind
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
+from doubledecker.model.topic import TopicRights
 from doubledecker.store import events, write_offsets
 from doubledecker.store.events import Accepted, PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition
@@ -160,11 +161,15 @@ class ExactlyOnceWriter:
         """One call with as many rows as it may carry."""
         some = list(islice(self._waiting, events.WRITES_MAX))
         topics = list(dict.fromkeys(row.kind.topic for row in some))
-        owners = await self._registry.topics.claim(topics, publisher=self._publisher)
+        seen = self._registry.snapshot.version
+        rights = await self._registry.topics.claim(topics, publisher=self._publisher)
         await self._registry.learn({row.kind for row in some})
         # That of the routes: another publisher of the task may refresh the registry while this one waits.
         version = self._registry.snapshot.version
-        call = self._gather(some, owners)
+        if version != seen:
+            # It may not publish on one of these topics any more; whoever calls this does so again.
+            return
+        call = self._gather(some, rights)
         if self._pacer is not None:
             # To fail would not do: the Spark task would only begin anew.
             await self._pacer.wait(self._publisher, len(call.group.routed))
@@ -190,12 +195,12 @@ class ExactlyOnceWriter:
                 if self._publisher not in self._registry.snapshot.tokens:
                     raise Unauthenticated(f"the client {self._publisher!r} is gone")
 
-    def _gather(self, some: Sequence[PublishedRow], owners: Mapping[str, str]) -> "_Call":
+    def _gather(self, some: Sequence[PublishedRow], rights: Mapping[str, TopicRights]) -> "_Call":
         call = _Call(self._digest.copy())
         publisher, snapshot = self._publisher, self._registry.snapshot
         for row in some:
-            if owners[row.kind.topic] != publisher:
-                owner = owners[row.kind.topic]
+            if not rights[row.kind.topic].allow(publisher):
+                owner = rights[row.kind.topic].owner
                 call.bar(row, RowRefusal("topic", row.kind.topic, owner), number=self._rows + call.rows)
             elif call.group.take(_routed(publisher, row, snapshot)):
                 call.indexes.append(row.index)

@@ -1,6 +1,6 @@
 """Publishing: from a request's events to the answer that they are safe.
 
-1. Topics without an owner are claimed for the client; events on another client's topics are refused.
+1. Topics without an owner are claimed for the client; events on topics where it may not publish are refused.
 2. The rest are handed to the committers of their partitions, which write them in groups.
 3. The request is answered when all of them are written. If Redis fails the request fails; what was already written
    stays, and when the publisher repeats the request it is delivered again, or not, if the publisher gave it an id.
@@ -41,6 +41,7 @@ from doubledecker.model import quota
 from doubledecker.model.event import Draft
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
+from doubledecker.model.topic import TopicRights
 from doubledecker.store import deferred_copies, events
 from doubledecker.store.events import Accepted, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
@@ -90,9 +91,9 @@ class Publisher:
         selections = Selections()
         topics = [kinds[0].topic] if len(kinds) == 1 else list(dict.fromkeys([kind.topic for kind in kinds]))
         if is_whole:
-            foreign = await self._registry.topics.foreign(topics, publisher=publisher)
-            if foreign:
-                return _refused(drafts, {topic: self._refusal(topic, owner) for topic, owner in foreign.items()})
+            barred = await self._registry.topics.barred(topics, publisher=publisher)
+            if barred:
+                return _refused(drafts, {topic: self._refusal(topic, rights) for topic, rights in barred.items()})
             await self._check_whole(publisher, drafts, selections)
         whys = await self._claim(topics, publisher)
         refused = _refused(drafts, whys)
@@ -118,19 +119,18 @@ class Publisher:
         return dict(parts)
 
     async def _claim(self, topics: Sequence[str], publisher: str) -> dict[str, Refused]:
-        """Claim topics that have no owner; returns why which of them are not the publisher's."""
-        known = self._registry.snapshot.owners
-        if {known.get(topic) for topic in topics} == {publisher}:
+        """Claim topics that have no owner; returns why the publisher may not publish on which of them."""
+        if self._registry.snapshot.may_publish(publisher, topics):
             return {}
-        owners = await self._registry.topics.claim(topics, publisher=publisher)
-        return {topic: self._refusal(topic, owners[topic]) for topic in topics if owners[topic] != publisher}
+        known = await self._registry.topics.claim(topics, publisher=publisher)
+        return {topic: self._refusal(topic, known[topic]) for topic in topics if not known[topic].allow(publisher)}
 
-    def _refusal(self, topic: str, owner: str) -> Refused:
+    def _refusal(self, topic: str, rights: TopicRights) -> Refused:
         if is_reserved(topic):
             return TopicReserved(topic)
-        if not owner:
+        if not rights.owner:
             return quota.too_many_topics(self._registry.quotas, topic)
-        return TopicOwned(topic, owner)
+        return TopicOwned(topic, rights.owner)
 
     async def _check_whole(self, publisher: str, drafts: Sequence[Draft], selections: Selections) -> None:
         """Raise TooLarge before anything is claimed or written, in whichever partition it would be too much."""
@@ -145,7 +145,7 @@ class Publisher:
     ) -> dict[int, Refused]:
         """Commit drafts; returns which were refused, and why.
 
-        Topics that were deleted meanwhile are claimed anew; those that are another client's now are refused.
+        Topics that were deleted meanwhile are claimed anew; those on which it may not publish any more are refused.
         """
         refused: dict[int, Refused] = {}
         while drafts:
@@ -273,7 +273,7 @@ class Committer:
     ) -> tuple[list[Draft], dict[int, str]]:
         """Wait until the drafts are written.
 
-        Returns those whose topic was deleted or given away before, and why which were refused, by their index.
+        Returns those on whose topic it may not publish any more, and why which were refused, by their index.
         """
         done = asyncio.get_running_loop().create_future()
         unit = _Unit(publisher, drafts, selections, done, is_whole, self._registry.snapshot.version)
@@ -422,15 +422,15 @@ def _note_refused(group: Group, refused: Mapping[int, str]) -> None:
 
 
 def _recheck(unit: _Unit, snapshot: Registry) -> None:
-    """The registry has changed since the unit came: its client may be gone, its topics may be another's."""
+    """The registry has changed since the unit came: its client may be gone, or may not publish there now."""
     unit.version = snapshot.version
     left = unit.drafts[unit.written :]
     if left and unit.publisher not in snapshot.tokens:
         unit.finish(Unauthenticated("the token was revoked"))
         left = []
-    is_owned = [snapshot.owners.get(draft.kind.topic) == unit.publisher for draft in left]
-    if unit.is_whole and not all(is_owned):
-        is_owned = [False] * len(left)
-    unit.disowned += [draft for draft, is_kept in zip(left, is_owned, strict=True) if not is_kept]
-    kept = [draft for draft, is_kept in zip(left, is_owned, strict=True) if is_kept]
+    is_allowed = [snapshot.may_publish(unit.publisher, (draft.kind.topic,)) for draft in left]
+    if unit.is_whole and not all(is_allowed):
+        is_allowed = [False] * len(left)
+    unit.disowned += [draft for draft, is_kept in zip(left, is_allowed, strict=True) if not is_kept]
+    kept = [draft for draft, is_kept in zip(left, is_allowed, strict=True) if is_kept]
     unit.drafts = [*unit.drafts[: unit.written], *kept]

@@ -12,6 +12,7 @@ from doubledecker.model.matching import PatternMatcher
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
+from doubledecker.model.topic import NOBODYS, TopicRights
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
 
@@ -28,7 +29,7 @@ class QueueCopies:
         self._snapshot = snapshot
         self._searcher = searcher
         self._quotas = quotas
-        self._last_kinds: dict[EventKind, str] | None = None
+        self._last_kinds: dict[EventKind, TopicRights] | None = None
 
     async def most(self) -> dict[str, int]:
         """The most queues of each client that one event of another client would enter, but for the bound."""
@@ -65,7 +66,7 @@ class QueueCopies:
         if most == 0 or len(own) < most or not queue.is_counted:
             return
         recent = self._snapshot.recent(_RECENT_MAX)
-        kinds = [kind for kind in recent if self._snapshot.owners.get(kind.topic) != queue.owner]
+        kinds = [kind for kind in recent if self._sole_publisher(kind) != queue.owner]
         kinds += _PROBES
         await self._searcher.learn(self._snapshot, kinds)
         matcher = PatternMatcher()
@@ -86,11 +87,20 @@ class QueueCopies:
             return []
         if self._last_kinds is None:
             self._last_kinds = await registry.last_kinds(self._partitions, _RECENT_MAX)
-        recent = {kind: self._snapshot.owners.get(kind.topic, "") for kind in self._snapshot.recent(_RECENT_MAX)}
-        publishers = {**recent, **self._last_kinds, **dict.fromkeys(_PROBES, "")}
+        recent = {kind: self._sole_publisher(kind) for kind in self._snapshot.recent(_RECENT_MAX)}
+        last = {kind: _sole(rights) for kind, rights in self._last_kinds.items()}
+        publishers = {**recent, **last, **dict.fromkeys(_PROBES, "")}
         await self._searcher.learn(self._snapshot, publishers)
         routes = [(publisher, self._snapshot.route(kind, publisher)) for kind, publisher in publishers.items()]
         return [
             (publisher, sorted((q for q in (*route.queues, *route.skipped) if q.is_counted), key=lambda q: q.name))
             for publisher, route in routes
         ]
+
+    def _sole_publisher(self, kind: EventKind) -> str:
+        return _sole(self._snapshot.rights.get(kind.topic, NOBODYS))
+
+
+def _sole(rights: TopicRights) -> str:
+    """The one client that may publish on a topic; empty where several may, each of whom is another to the others."""
+    return "" if rights.publishers else rights.owner

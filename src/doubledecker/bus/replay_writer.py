@@ -98,7 +98,7 @@ class ReceiverTarget:
 
 @dataclass(frozen=True)
 class TopicTarget:
-    """A topic: new events, published by its owner to all who listen there."""
+    """A topic: new events, published by one who may, to all who listen there."""
 
     partition: Partition
     replay: Replay

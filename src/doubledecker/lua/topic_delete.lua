@@ -3,7 +3,7 @@
 -- uses registry_change
 -- key  topics    topics              set   all topic names
 -- key  deleted   topics:deleted      set   topics that other partitions may still count
--- key  topic     topic:<name>        hash  publisher, counter, last_event
+-- key  topic     topic:<name>        hash  publisher, publishers, description, counter, last_event
 -- key  of_topic  subscribers:<name>  set   the topic's subscribers
 -- keys of_token  topics:<token>      set   what a subscriber is subscribed to
 -- keys owned     owned:<token>       set   the topics that a client owns

@@ -3,7 +3,7 @@
 -- uses registry_change
 -- key topics    topics            set   all topic names
 -- key tokens    api_tokens        hash  tokens as JSON, by id
--- key topic     topic:<name>      hash  publisher, counter, last_event
+-- key topic     topic:<name>      hash  publisher, publishers, description, counter, last_event
 -- keys owned    owned:<token>     set   the topics that a client owns
 -- arg name      text  the topic
 -- arg to        text  the token id of its new owner

@@ -2,7 +2,7 @@
 --
 -- key  registry  registry          hash  routing_version; owned: 1 when this was done
 -- key  topics    topics            set   all topic names
--- keys topic     topic:<name>      hash  publisher, counter, last_event
+-- keys topic     topic:<name>      hash  publisher, publishers, description, counter, last_event
 -- keys owned     owned:<token>     set   the topics that a client owns
 -- arg  cursor    text  where the last call ended; 0 for the first
 -- arg  count     int   about how many topics to note in one call

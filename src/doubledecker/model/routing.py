@@ -28,6 +28,7 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import audience, is_reserved
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
+from doubledecker.model.topic import TopicRights
 
 # Kinds whose routes are kept: the same come again and again, but a publisher may have any number of tenants.
 _ROUTES_NEW_MAX, _ROUTES_KEPT_MAX = 2_000, 10_000
@@ -84,7 +85,7 @@ _Shares = tuple[tuple[RegisteredQueue, ...], tuple[RegisteredQueue, ...], str | 
 
 @dataclass
 class Registry:
-    """Tokens, subscribers, queues and the topics' owners, as of `version`."""
+    """Tokens, subscribers, queues and who may publish on topics, as of `version`."""
 
     version: int = 0
     # How many queues of one client get the same event of another client at most; 0 is no bound.
@@ -96,8 +97,8 @@ class Registry:
     tokens: dict[str, Token] = field(default_factory=dict)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
     queues: dict[str, RegisteredQueue] = field(default_factory=dict)
-    # Owners are learnt one by one, when a topic is first published on; a claim does not change the version.
-    owners: dict[str, str] = field(default_factory=dict)
+    # Of each topic who may publish on it: learnt when it is first published on, as a claim does not change the version.
+    rights: dict[str, TopicRights] = field(default_factory=dict)
     # Whose each secret is, or was.
     _by_secret: dict[str, str] = field(default_factory=dict)
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
@@ -127,6 +128,14 @@ class Registry:
     def is_filtering(self) -> bool:
         """Whether any receiver has a filter."""
         return bool(self._filters)
+
+    def may_publish(self, client: str, topics: Iterable[str]) -> bool:
+        """Whether a client is known to be allowed to publish on all of these."""
+        for topic in topics:
+            rights = self.rights.get(topic)
+            if rights is None or not rights.allow(client):
+                return False
+        return True
 
     def filters_of_clients(self) -> dict[str, dict[str, EventFilter]]:
         """The filters of each client's receivers, by these."""

@@ -20,7 +20,8 @@ from doubledecker.model.event import AcceptedEvent, EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.model.token import Token
+from doubledecker.model.token import Caller, Token
+from doubledecker.model.topic import NOBODYS, TopicRights, TopicWanted
 from doubledecker.store import shared_connection, subscribers
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
@@ -35,13 +36,24 @@ QUEUES_MAX = 10_000
 
 _CHANGES, _COPY = load("registry_changes"), load("registry_copy")
 _TOKEN_SAVE, _TOKEN_DELETE = load("token_save"), load("token_delete")
-_CLAIM, _TOPIC_DELETE, _TOPIC_GIVE = load("topic_claim"), load("topic_delete"), load("topic_give")
+_CLAIM, _TOPIC_SAVE = load("topic_claim"), load("topic_save")
+_TOPIC_DELETE, _TOPIC_GIVE = load("topic_delete"), load("topic_give")
 _TOPIC_INDEX = load("topic_index")
 # Topics that one call notes: a few milliseconds of the server's time.
 _INDEX_COUNT = 1_000
 # Topics that are listed at a time: a millisecond or two of this process.
 _PAGE = 500
 _QUEUE_SAVE, _QUEUE_DELETE = load("queue_save"), load("queue_delete")
+
+
+@dataclass(frozen=True)
+class TopicRecord:
+    """A topic as it is kept, and how many events all partitions have accepted on it."""
+
+    name: str
+    rights: TopicRights
+    description: str
+    events: int
 
 
 @dataclass
@@ -59,7 +71,7 @@ class _News:
             registry.put_tokens(filter(None, self.tokens.values()))
             registry.put_subscribers(filter(None, self.subscribers.values()))
             registry.put_queues(filter(None, self.queues.values()))
-            registry.owners = {}
+            registry.rights = {}
             return
         for id_, token in self.tokens.items():
             registry.put_token(id_, token)
@@ -68,7 +80,7 @@ class _News:
         for name, queue in self.queues.items():
             registry.put_queue(name, queue)
         for name in self.topics:
-            registry.owners.pop(name, None)
+            registry.rights.pop(name, None)
 
 
 async def refresh(home: Partition, registry: Registry) -> bool:
@@ -127,9 +139,10 @@ async def delete_token(home: Partition, id_: str) -> int:
     return cast("int", await home.run(_TOKEN_DELETE, id=id_))
 
 
-async def claim_topics(home: Partition, names: Sequence[str], *, publisher: str, most: int = 0) -> list[str]:
-    """Claim topics that have no owner; returns whose each one is, empty if the publisher would have too many."""
-    return words(await home.run(_CLAIM, publisher=publisher, names=list(names), most=most))
+async def claim_topics(home: Partition, names: Sequence[str], *, publisher: str, most: int = 0) -> list[TopicRights]:
+    """Claim topics that have no owner; returns who may publish on each: nobody if the publisher would have too many."""
+    reply = await home.run(_CLAIM, publisher=publisher, names=list(names), most=most)
+    return [_rights(owner, publishers) for owner, publishers in cast("list[list[bytes]]", reply)]
 
 
 async def index_topics(home: Partition) -> None:
@@ -146,10 +159,30 @@ async def counts_of(home: Partition, tokens: Sequence[str]) -> list[tuple[int, i
     return list(zip(cast("list[int]", owned), cast("list[int]", keys), strict=True))
 
 
-async def topic_owners(home: Partition, names: Sequence[str]) -> list[str | None]:
-    """Whose each topic is, without claiming any."""
-    replies = await home.commands([["HGET", home.key(f"topic:{name}"), "publisher"] for name in names])
-    return [cast("bytes", owner).decode() if owner else None for owner in replies]
+async def topic_rights(home: Partition, names: Sequence[str]) -> list[TopicRights | None]:
+    """Who may publish on each topic, without claiming any; None for one that nobody owns."""
+    replies = await home.commands([["HMGET", home.key(f"topic:{name}"), "publisher", "publishers"] for name in names])
+    kept = cast("list[list[bytes | None]]", replies)
+    return [_rights(owner, publishers) if owner else None for owner, publishers in kept]
+
+
+async def save_topic(
+    home: Partition, name: str, asked: TopicWanted, *, caller: Caller, most: int = 0
+) -> tuple[int, bool]:
+    """Keep what is asked of a topic, which is the caller's then if it was nobody's; returns whether it was.
+
+    And the new version: 0 when it is nobody's and the caller root, -1 when it is another's, -2 when the caller would
+    have too many.
+    """
+    fields: list[str] = []
+    if asked.publishers is not None:
+        fields += ["publishers", " ".join(sorted(set(asked.publishers)))]
+    if asked.description is not None:
+        fields += ["description", asked.description]
+    client, is_any = "" if caller.is_root else caller.id, int(caller.is_admin)
+    reply = await home.run(_TOPIC_SAVE, name=name, caller=client, is_any=is_any, fields=fields, most=most)
+    version, is_new = cast("tuple[int, int]", reply)
+    return version, is_new == 1
 
 
 async def delete_topic(home: Partition, name: str, *, publisher: str) -> tuple[int, int]:
@@ -218,19 +251,28 @@ async def count_topics(home: Partition) -> int:
     return cast("int", await home.command("SCARD", home.key("topics")))
 
 
-async def topics(partitions: Partitions) -> AsyncIterator[tuple[str, str, int]]:
-    """Name, owner and number of events of every topic, by name; read some hundreds at a time."""
+async def topics(partitions: Partitions) -> AsyncIterator[TopicRecord]:
+    """Every topic by name; read some hundreds at a time."""
+    async for names in _topic_names(partitions.home):
+        for record in await topics_named(partitions, names):
+            yield record
+
+
+async def topics_named(partitions: Partitions, names: Sequence[str]) -> list[TopicRecord]:
+    """Those of some topics that there are."""
     home = partitions.home
-    async for names in _topic_names(home):
-        owners = await topic_owners(home, names)
-        counts = [0] * len(names)
-        for partition in partitions.all:
-            replies = await partition.commands([["HGET", partition.key(f"topic:{name}"), "counter"] for name in names])
-            found = [int(cast("bytes | None", reply) or 0) for reply in replies]
-            counts = [total + count for total, count in zip(counts, found, strict=True)]
-        for name, owner, count in zip(names, owners, counts, strict=True):
-            if owner is not None:
-                yield name, owner, count
+    asked = [["HMGET", home.key(f"topic:{name}"), "publisher", "publishers", "description"] for name in names]
+    kept = cast("list[list[bytes | None]]", await home.commands(asked))
+    counts = [0] * len(names)
+    for partition in partitions.all:
+        replies = await partition.commands([["HGET", partition.key(f"topic:{name}"), "counter"] for name in names])
+        found = [int(cast("bytes | None", reply) or 0) for reply in replies]
+        counts = [total + count for total, count in zip(counts, found, strict=True)]
+    return [
+        TopicRecord(name, _rights(owner, publishers), (description or b"").decode(), count)
+        for name, (owner, publishers, description), count in zip(names, kept, counts, strict=True)
+        if owner
+    ]
 
 
 async def _topic_names(home: Partition) -> AsyncIterator[list[str]]:
@@ -258,17 +300,17 @@ async def topics_like(home: Partition, pattern: str) -> list[str]:
     return sorted(found)
 
 
-async def last_kinds(partitions: Partitions, most: int) -> dict[EventKind, str]:
-    """Of so many topics the kind of the last event in each partition, with the topic's owner."""
+async def last_kinds(partitions: Partitions, most: int) -> dict[EventKind, TopicRights]:
+    """Of so many topics the kind of the last event in each partition, with who may publish there."""
     home = partitions.home
     names = sorted(words(await home.command("SRANDMEMBER", home.key("topics"), most)))
-    kinds: dict[EventKind, str] = {}
-    for name, owner in zip(names, await topic_owners(home, names), strict=True):
+    kinds: dict[EventKind, TopicRights] = {}
+    for name, rights in zip(names, await topic_rights(home, names), strict=True):
         for partition in partitions.all:
             # One by one, as each may be large.
             message = await partition.command("HGET", partition.key(f"topic:{name}"), "last_event")
             if message:
-                kinds[msgspec.json.decode(cast("bytes", message), type=AcceptedEvent).kind] = owner or ""
+                kinds[msgspec.json.decode(cast("bytes", message), type=AcceptedEvent).kind] = rights or NOBODYS
     return kinds
 
 
@@ -309,3 +351,7 @@ def _queue(record: bytes) -> RegisteredQueue:
 
 def _token(record: bytes) -> Token:
     return msgspec.json.decode(record, type=Token)
+
+
+def _rights(owner: bytes, publishers: bytes | None) -> TopicRights:
+    return TopicRights(owner.decode(), frozenset((publishers or b"").decode().split()))

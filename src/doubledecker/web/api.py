@@ -34,7 +34,7 @@ from doubledecker.model.scopes import (
 from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenChange, TokenWanted
-from doubledecker.model.topic import TopicView
+from doubledecker.model.topic import TopicView, TopicWanted
 from doubledecker.web.attempts import OUTCOMES, STATUS, AttemptRoutes, AttemptsAnswer
 from doubledecker.web.cloud_events import BATCH, STRUCTURED, CloudEventBody
 from doubledecker.web.dead_letters import (
@@ -174,6 +174,10 @@ _DEFINED = {
     201: Reply(json(QueueMade), "The queue is new"),
     200: Reply(json(QueueMade), "The queue was replaced, or is as it was"),
 }
+_TOPIC_SAVED = {
+    201: Reply(json(TopicView), "The topic is new, and the caller's"),
+    200: Reply(json(TopicView), "The topic as it is now"),
+}
 _ASKED = "The pipeline will carry it out"
 
 
@@ -235,6 +239,17 @@ def of_events(publishing: Publishing, streaming: Streaming, topics: TopicRoutes)
             (_TOPIC, _KEY),
             json(TopicEvent),
             needs=_PUBLISHING,
+        ),
+        ApiRoute("GET /topics/{name}", topics.show, _ok(TopicView), (404,), (_TOPIC,), needs=ANY),
+        ApiRoute(
+            "PUT /topics/{name}",
+            topics.put,
+            _TOPIC_SAVED,
+            (404, 429),
+            (_TOPIC,),
+            json(TopicWanted),
+            is_paced=True,
+            needs=_MANAGING,
         ),
         ApiRoute("DELETE /topics/{name}", topics.delete, _ENDED, (404,), (_TOPIC,), needs=_MANAGING),
         ApiRoute("POST /topics/{name}/give", topics.give, _DONE, (404,), (_TOPIC,), json(Gift), needs=_ADMINS),

@@ -218,7 +218,16 @@ EXAMPLES: dict[str, list[object]] = {
             "ended_at": None,
         }
     ],
-    "Topic": [{"name": "orders", "publisher": "shop", "publisher_id": "shop-1a2b3c4d", "events": 12}],
+    "Topic": [
+        {
+            "name": "orders",
+            "publisher": "shop",
+            "publisher_id": "shop-0a1b2c3d",
+            "events": 340,
+            "description": "Orders of the shop and of the tills",
+            "publishers": ["till-1a2b3c4d"],
+        }
+    ],
     "TokenWanted": [
         {"name": "shop"},
         {"name": "shop", "token": "shop--5e8b0c"},
@@ -256,6 +265,7 @@ EXAMPLES: dict[str, list[object]] = {
             "former_until": _AT_MS + 86_400_000,
         }
     ],
+    "TopicWanted": [{"publishers": ["shop-1a2b3c4d"], "description": "Orders of the shop and of the tills"}],
     "Gift": [{"to": "shop-1a2b3c4d"}],
     "Problem": [
         {

@@ -113,7 +113,7 @@ class Routes:
         While Redis is away they are of this process alone.
         """
         snapshot = self._registry.snapshot
-        rows = len(snapshot.queues) + len(snapshot.subscribers) + len(snapshot.tokens) + len(snapshot.owners)
+        rows = len(snapshot.queues) + len(snapshot.subscribers) + len(snapshot.tokens) + len(snapshot.rights)
         return Response(await self._metrics.get(rows=rows), media_type="text/plain; version=0.0.4")
 
     async def _render_metrics(self) -> bytes:

@@ -11,11 +11,14 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import TopicReserved
 from doubledecker.model import schema
+from doubledecker.model import topic as topics
+from doubledecker.model.event import check_topic
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.token import Caller
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
+from doubledecker.web import shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import EncodedRows
 
@@ -41,6 +44,19 @@ class TopicRoutes:
             names.append(topic.name)
             rows.append(msgspec.json.encode(topic))
         return EncodedRows(names, rows)
+
+    async def show(self, request: Request, _caller: Caller) -> Response:
+        """A topic: whose it is, who may publish on it, and how many events it had."""
+        return shapes.json(await self._registry.topics.show(request.path_params["name"]))
+
+    async def put(self, request: Request, caller: Caller) -> Response:
+        """Say who may publish on a topic and what it is for, as its owner or an admin; make it, if nobody owns it."""
+        name = request.path_params["name"]
+        asked = topics.parse(await self._body(request))
+        check_topic(name)
+        caller.scopes.check_topics([name], to="manage")
+        is_new = await self._registry.topics.put(name, asked, caller=caller)
+        return shapes.json(await self._registry.topics.show(name), status=201 if is_new else 200)
 
     async def delete(self, request: Request, caller: Caller) -> Response:
         """Forget a topic, as its owner or root; the subscriptions to it end, and its name is free.

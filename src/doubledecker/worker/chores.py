@@ -234,7 +234,7 @@ class Chores:
     async def adopt(self, partition: Partition, fid: str) -> None:
         """Put a wide event that was kept the former way into its line, which has a job of its own."""
         while (topic := await events.former_topic(partition, fid)) is not None:
-            [owner] = await registry.topic_owners(self._partitions.home, [topic])
+            [rights] = await registry.topic_rights(self._partitions.home, [topic])
             version = self._live.snapshot.version
-            await events.adopt(partition, fid, publisher=owner or "", version=version)
+            await events.adopt(partition, fid, publisher=rights.owner if rights else "", version=version)
             await self._live.refresh()

@@ -131,7 +131,7 @@ def room_of(settings: Settings, replay: Replay) -> TargetRoom:
 async def _room(settings: Settings, replay: Replay) -> TargetRoom:
     async with build.open_bus(settings, patience_s=15.0) as bus:
         if replay.target == "topic":
-            await _check_owner(bus, replay)
+            await _check_publisher(bus, replay)
             return TargetRoom(_ANY)
         if replay.direct and replay.name in bus.registry.snapshot.subscribers:
             return TargetRoom(_ANY)
@@ -140,10 +140,10 @@ async def _room(settings: Settings, replay: Replay) -> TargetRoom:
     return TargetRoom(most - waiting, note if waiting >= most else "")
 
 
-async def _check_owner(bus: BusParts, replay: Replay) -> None:
-    [owner] = await registry.topic_owners(bus.partitions.home, [replay.name])
-    if owner != replay.publisher or owner not in bus.registry.snapshot.tokens:
-        raise NotFound(f"topic {replay.name!r} is not that of {replay.publisher!r} any more")
+async def _check_publisher(bus: BusParts, replay: Replay) -> None:
+    [rights] = await registry.topic_rights(bus.partitions.home, [replay.name])
+    if not rights or not rights.allow(replay.publisher) or replay.publisher not in bus.registry.snapshot.tokens:
+        raise NotFound(f"{replay.publisher!r} may not publish on topic {replay.name!r} any more")
 
 
 async def _waiting(bus: BusParts, replay: Replay, most: int) -> tuple[int, int]:
