@@ -7,7 +7,7 @@ export UV_SYSTEM_CERTS ?= true
 # More of them than cores, as tests often wait; the slow ones, each of which may run a JVM, half as many more.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 2 ] && echo $$n || echo 2)
 
-.PHONY: help setup demo test test-fast check bench plots format lock clean
+.PHONY: help setup demo test test-fast check bench docs plots format lock clean
 
 help:
 	@echo "make demo       run the whole product on this machine, with demo traffic"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make check      lint, types, layers"
 	@echo "make bench      measure, and write docs/benchmarks.md; AGAINST=COMMIT compares with that commit"
+	@echo "make docs       build the site of the documents under build/site, and check every link"
 	@echo "make plots      run the simulations of docs/simulations.md, and write their plots and numbers"
 	@echo "make setup      only install; the others do it when needed"
 
@@ -58,6 +59,14 @@ check: setup
 # `make bench AGAINST=main` compares the product with another commit's instead.
 bench: .venv/.bench
 	$(BIN)/python -m bench $(if $(AGAINST),--against $(AGAINST))
+
+# The pages keep their places, so that a link leads to the same in the site as in a clone.
+PAGES := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md STYLE.md LICENSE Dockerfile compose.yaml Procfile docs examples deploy
+docs: setup
+	rm -rf build/pages build/site
+	mkdir -p build/pages
+	cp -r $(PAGES) build/pages
+	$(BIN)/zensical build --clean --strict
 
 plots: setup
 	$(BIN)/python examples/simulations/redraw.py
