@@ -107,6 +107,35 @@ async def test_410_disables_until_it_is_enabled(topology: Topology):
     assert (line["log_level"], line["why"]) == ("warning", "410 Gone")
 
 
+@pytest.mark.parametrize("is_queue", [False, True])
+async def test_a_410_of_before_does_not_disable_one_that_came_anew_to_the_same_address(
+    one: Topology, *, is_queue: bool
+):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        asked = {"pattern": ".*", "callback": "https://mail.example/"}
+
+        async def begin() -> Subscriber:
+            if is_queue:
+                await ask(bus, "PUT", "/queues/hooks", json=asked)
+            else:
+                await bus.subscribe(secret, "https://mail.example/", "widgets")
+            await other.registry.refresh()
+            return next(iter(other.registry.snapshot.pushed_to.values()))
+
+        secret = await bus.token("s")
+        former = await begin()
+        end = ("DELETE", "/queues/hooks") if is_queue else ("DELETE", "/subscriber")
+        await ask(bus, *end, "" if is_queue else secret)
+        await begin()
+        states = ReceiverStates(bus.partitions)
+        await states.disable(former, why="410 Gone", at=1)
+
+        assert (await begin()).disabled_at == 0
+        await states.disable(await begin(), why="410 Gone", at=1)
+        await other.registry.refresh()
+        assert next(iter(other.registry.snapshot.pushed_to.values())).disabled_at == 1
+
+
 @pytest.mark.parametrize("action", ["pause", "disable"])
 async def test_a_queue_that_is_halted_pushes_nothing_and_keeps_its_messages(one: Topology, action: str):
     async with (
@@ -143,8 +172,9 @@ async def test_autodrop_may_take_from_one_that_is_disabled_for_long_and_not_from
         await bus.publish(await bus.token("publisher"), [an_event(1)])
         now_ms = await bus.partitions.home.time_ms()
         states = ReceiverStates(bus.partitions)
+        await other.registry.refresh()
         for name, at in (("paused", 1), ("disabled", 1), ("lately", now_ms)):
-            receiver = Subscriber(tokens[name], "https://mail.example/", "")
+            receiver = other.registry.snapshot.subscribers[tokens[name]]
             await states.disable(receiver, why="410 Gone", at=at)
         await states.pause(tokens["paused"])
         await other.registry.refresh()

@@ -46,7 +46,7 @@ class ReceiverStates:
         return await self._obey(token)
 
     async def disable(self, receiver: Subscriber, *, why: str, at: int) -> None:
-        """Send it nothing until it is enabled or subscribes anew; not if it has moved to another address since."""
+        """Send it nothing until it is enabled or subscribes anew; not if it has moved or begun anew since its call."""
         fields: dict[str, int | str] = {"disabled_at": at, "disabled_why": why}
         try:
             if await self._change(receiver.token, fields, former=receiver):
@@ -78,14 +78,15 @@ class ReceiverStates:
     async def _change(self, token: str, fields: dict[str, int | str], former: Subscriber | None = None) -> bool:
         """Change some fields of its registration; returns whether that changed anything.
 
-        Nothing of one that is not at the address of `former` any more, or that was disabled before.
+        Nothing of one that has moved or begun anew since it was `former`, or that was disabled before.
         """
         for _ in range(_TRIES_MAX):
             known, queue = await self._read(token)
-            if former and (known.callback != former.callback or known.disabled_at):
+            if former and (known.disabled_at or not _is_still(former, known)):
                 return False
             if queue is None:
-                seen = {"callback": former.callback} if former else {}
+                since = known.anew_since and str(known.anew_since)
+                seen = {"callback": known.callback, "anew_since": since or ""} if former else {}
                 version = await subscribers.mark(self._partitions.home, token, fields, seen=seen)
             else:
                 values = {name: bool(value) if name == "paused" else value for name, value in fields.items()}
@@ -122,6 +123,11 @@ class ReceiverStates:
             if found is not None:
                 return found, None
         raise NotFound(f"no receiver named {token[:80]!r}; it is gone")
+
+
+def _is_still(former: Subscriber, known: Subscriber) -> bool:
+    """Whether what was learnt of a receiver as it was holds for it now."""
+    return (known.callback, known.anew_since) == (former.callback, former.anew_since)
 
 
 def _contended(token: str) -> Conflict:
