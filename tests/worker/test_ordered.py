@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from conftest import Topology
+from doubledecker.delivery import formats
 from doubledecker.store import dead_letters, registry, subscribers
 from doubledecker.worker import deliver
 from harness import a_bus, an_event, basic
@@ -164,13 +166,6 @@ async def test_a_subscriber_of_tier_bulk_cannot_be_ordered(one: Topology):
             assert (response.status, "tier bulk" in await response.text()) == (400, True)
 
 
-async def test_the_callback_of_a_queue_cannot_be_ordered(one: Topology):
-    async with a_bus(one, workers=0) as bus:
-        body = {"pattern": ".*", "callback": "https://a.example/", "ordered": True}
-        async with bus.http.put(f"{bus.url}/queues/tasks", json=body, headers=basic(await bus.token("s"))) as response:
-            assert (response.status, "a subscriber can" in await response.text()) == (400, True)
-
-
 async def _done(receiver: Receiver) -> set[str]:
     await asyncio.sleep(0)
     return {*receiver.ids}
@@ -204,3 +199,33 @@ def check_order(events: Sequence[dict[str, object]], arrived: Sequence[str], poi
     for id_ in dict.fromkeys(arrived):
         found[lane(by_id[id_])].append(id_)
     assert found == accepted
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+async def test_an_event_of_which_no_attempt_can_be_made_dies_alone(
+    one: Topology, monkeypatch: pytest.MonkeyPatch, *, is_ordered: bool
+):
+    """Its batch was tried for ever: whoever gives up what fails is the one that raised."""
+    formatted = formats.formatted
+
+    async def failing(format_: str, body: bytes, *rest: object, **more: object) -> object:
+        if b'"bad"' in body:
+            raise ValueError("a bug")
+        return await formatted(format_, body, *rest, **more)
+
+    monkeypatch.setattr(formats, "formatted", failing)
+    monkeypatch.setattr(deliver, "_ERROR_DELAY_MS", 1)
+    with capture_logs():  # to render them takes seconds
+        async with a_bus(one, **QUICK) as bus, Receiver() as receiver:
+            subscriber = await bus.token("s")
+            await bus.subscribe(subscriber, receiver.url, "widgets", timeout=0, max=9, ordered=is_ordered)
+            ids = ["a", "b", "bad", "c", "d"]
+            await bus.publish(await bus.token("p"), [an_event(n, id=id_, key="k") for n, id_ in enumerate(ids)])
+            [letter] = await _until(lambda: letters(bus, subscriber), lambda found: len(found) == 1)
+            await receiver.until_events(4)
+
+            assert (letter.attempts, b'"bad"' in letter.event) == (8, True)
+            assert letter.detail == "the bus could not make an attempt: ValueError"
+            assert sorted(receiver.ids) == ["a", "b", "c", "d"]
+            assert receiver.ids == ["a", "b", "c", "d"] or not is_ordered
+            await nothing_waits(bus, subscriber)

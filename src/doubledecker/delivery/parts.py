@@ -30,6 +30,14 @@ class _Origin(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Origin).decode
 
 
+def _origin(line: bytes) -> _Origin:
+    """Also of what is no event, which no attempt can be made at: it must be given up like any other."""
+    try:
+        return _decode(line)
+    except msgspec.DecodeError:
+        return _Origin()
+
+
 def halves(chunks: Sequence[bytes], events: int, *, attempts: int = 0) -> Halves:
     """The middle of a batch of at least two events; a chunk holds lines, of which there may be many or one."""
     wanted, size = events // 2, 0
@@ -62,7 +70,7 @@ def remainder(chunks: Sequence[bytes], failed: Collection[str]) -> Remainder:
 
 def lane(line: bytes) -> str:
     """What an event is in order with: those of its tenant with its key or, without one, of its topic."""
-    event = _decode(line)
+    event = _origin(line)
     return f"{event.tenant}/{event.key}" if event.key else f"{event.tenant}:{event.topic}"
 
 
@@ -103,7 +111,7 @@ def letters(
     """A dead letter for each event, with the last answer."""
     found = []
     for line in lines:
-        origin = _decode(line)
+        origin = _origin(line)
         found.append(
             DeadLetter(
                 id=f"{partition}-{uid()}",

@@ -24,9 +24,10 @@ from doubledecker import log
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery import parts
 from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
+from doubledecker.delivery.verdict import ALONE_ATTEMPTS_MAX
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.batch_part import LETTERS_MAX
-from doubledecker.model.dead_letter import DeadLetter
+from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.settlement import CUT, FIRST, GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries
@@ -39,7 +40,7 @@ from doubledecker.worker.room import Room
 _PAUSE_S = 0.2
 # While we stop: one lost reply must not lose the log line of a settlement that counted.
 _LAST_TRIES = 3
-_ERROR_DELAY_MS = 5_000
+_ERROR_DELAY_MS, _ERROR_DELAY_MS_MAX = 5_000, 60_000
 # Slots offered in one call: enough to keep busy, few enough that an idle call costs next to nothing.
 _OFFER_MAX = 16
 # Small batches that end within this time are settled together, so many at most, while others are under way: a call
@@ -293,7 +294,8 @@ class Deliveries:
                 done = await self._do(loop, job)
             elif self._room.has_turn(owner := receiver.client or job.token):
                 async with self._room.taken(owner, job.size_bytes):
-                    done = await self._do(loop, await self._read(loop, job))
+                    job = await self._read(loop, job)
+                    done = await self._do(loop, job)
             else:
                 # Another large one of its owner waits already: others have the slot.
                 done = (Settled(job, _LATER), None)
@@ -304,9 +306,9 @@ class Deliveries:
         except asyncio.CancelledError:
             done = (Settled(job, CUT), None)
             raise
-        except Exception:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
+        except Exception as error:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
             _log.exception("job.failed", job="batch", args=job.held)
-            done = (Settled(job, self._after_error(job)), None)
+            done = (self._after_error(loop, job, type(error).__name__), None)
         finally:
             loop.running -= 1
             self._spare(int(job.is_probe))
@@ -335,15 +337,26 @@ class Deliveries:
         await self._growth.add(len(settled.attempt))
         return settled, attempted
 
-    def _after_error(self, job: DeliveryJob) -> Settlement:
+    def _after_error(self, loop: _Loop, job: DeliveryJob, error: str) -> Settled:
         """Settle a job after an unexpected error: it is left alone for a while.
 
-        That counts as an attempt: a settlement that cannot be made gives way to that of a later attempt.
+        That counts as an attempt, so a settlement that cannot be made gives way to that of a later one. A batch that
+        meets a second error is split, until the event that causes it stands alone; it has as many attempts as one that
+        its receiver refuses, and is then a dead letter.
         """
-        receiver = self._registry.snapshot.subscribers.get(job.token)
-        if receiver is not None and receiver.ordered:
-            return Settlement("cut", pause_ms=_ERROR_DELAY_MS)
-        return Settlement("cut", retry_ms=_ERROR_DELAY_MS)
+        receiver, batch = self._registry.snapshot.subscribers.get(job.token), job.batch
+        attempts = batch.attempts if batch else 0
+        later = _later(attempts, is_ordered=receiver is not None and receiver.ordered)
+        if receiver is None or batch is None or job.unread_bytes:
+            return Settled(job, later)
+        if batch.events > 1 and attempts > 0:
+            halves = parts.halves(batch.chunks, batch.events, attempts=attempts)
+            return Settled(job, Settlement("cut", is_split=True), halves=halves)
+        if batch.events > 1 or attempts + 1 < ALONE_ATTEMPTS_MAX:
+            return Settled(job, later)
+        what = Settlement("cut", dead="attempts")
+        outcome = Outcome(OutcomeKind.BROKEN, 0, detail=f"the bus could not make an attempt: {error}")
+        return _given_up(Settled(job, what), _load(loop.partition, job, receiver), what, outcome, batch.chunks)
 
     async def _look_for(self, token: str) -> Settlement:
         """Settle a job whose receiver this process does not know: it may be new, or gone.
@@ -365,6 +378,12 @@ class Deliveries:
         loop.wanted.clear()
 
 
+def _later(attempts: int, *, is_ordered: bool) -> Settlement:
+    """Try a batch again that met an error; an ordered receiver waits for it, as its lane may not be known."""
+    delay_ms = min(_ERROR_DELAY_MS << min(attempts, 10), _ERROR_DELAY_MS_MAX)
+    return Settlement("cut", pause_ms=delay_ms) if is_ordered else Settlement("cut", retry_ms=delay_ms)
+
+
 def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
     """What a slot has done, with the settlement of a batch that was not taken as a whole."""
     batch, load, what = job.batch, attempted.load, attempted.settlement
@@ -375,7 +394,7 @@ def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
         if not what.dead:
             return structs.replace(settled, remainder=rest, lane=_lane(load, what, rest.text.encode()))
         if rest.events <= LETTERS_MAX:
-            return _given_up(settled, load, attempted, [rest.text.encode()])
+            return _given_up(settled, load, what, attempted.outcome, [rest.text.encode()])
         if rest.events < load.events:
             return structs.replace(settled, remainder=rest)
     if what.is_split or (what.dead and load.events > LETTERS_MAX):
@@ -383,7 +402,7 @@ def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
         halves = parts.halves(batch.chunks, load.events, attempts=batch.attempts if what.dead else 0)
         return structs.replace(settled, halves=halves)
     if what.dead:
-        return _given_up(settled, load, attempted, batch.chunks)
+        return _given_up(settled, load, what, attempted.outcome, batch.chunks)
     lane = _lane(load, what, batch.chunks[0])
     return structs.replace(settled, lane=lane) if lane else settled
 
@@ -393,23 +412,22 @@ def _lane(load: DeliveryLoad, what: Settlement, line: bytes) -> str:
     return parts.lane(line) if load.receiver.ordered and what.retry_ms != FIRST else ""
 
 
-def _given_up(settled: Settled, load: DeliveryLoad, attempted: Attempted, chunks: Sequence[bytes]) -> Settled:
-    letters, receiver = _letters(load, attempted, chunks), load.receiver
-    is_blocked = receiver.ordered and receiver.on_dead == "block"
-    blocked = [parts.lane(letter.event) for letter in letters] if is_blocked else ()
-    return structs.replace(settled, letters=letters, blocked=blocked)
-
-
-def _letters(load: DeliveryLoad, attempted: Attempted, chunks: Sequence[bytes]) -> list[DeadLetter]:
-    return parts.letters(
+def _given_up(
+    settled: Settled, load: DeliveryLoad, what: Settlement, outcome: Outcome, chunks: Sequence[bytes]
+) -> Settled:
+    receiver = load.receiver
+    letters = parts.letters(
         [line for chunk in chunks for line in chunk.split(b"\n")],
-        attempted.outcome,
-        reason=attempted.settlement.dead,
+        outcome,
+        reason=what.dead,
         attempts=load.attempts + 1,
         accepted_at=load.accepted_at,
         batch=load.batch,
         partition=load.partition,
     )
+    is_blocked = receiver.ordered and receiver.on_dead == "block"
+    blocked = [parts.lane(letter.event) for letter in letters] if is_blocked else ()
+    return structs.replace(settled, letters=letters, blocked=blocked)
 
 
 def _load(partition: Partition, job: DeliveryJob, receiver: Subscriber) -> DeliveryLoad:
