@@ -37,7 +37,7 @@ class Clients:
         """Add a client by what is asked for; `default` is what it may do if that does not say. Raises Forbidden."""
 
         def wanted() -> Token:
-            made = tokens.make(self._unused_id(asked.name), asked, secret, default=default, now_ms=now_ms)
+            made = tokens.make_as_asked(self._unused_id(asked.name), asked, secret, default=default, now_ms=now_ms)
             tokens.check_grant(caller, None, made)
             found = self._registry.snapshot.with_secret(made.hash, now_ms)
             if found is not None:
@@ -78,6 +78,7 @@ class Clients:
             token = self._known(id_)
             changed = tokens.changed(token, asked, default=default, now_ms=now_ms)
             tokens.check_grant(caller, token, changed)
+            self._check_bulk(changed)
             return changed
 
         return await self._save(wanted)
@@ -122,6 +123,15 @@ class Clients:
                     await self._registry.spread(version)
                     return token
         raise Conflict("the registry is being changed by others at the same time; try again")
+
+    def _check_bulk(self, token: Token) -> None:
+        """Raise Conflict where a token would be limited whose client gets whole topics from the lake."""
+        for subscriber in self._registry.snapshot.subscribers.values():
+            if subscriber.client == token.id and subscriber.is_bulk and token.scopes.limits_events:
+                raise Conflict(
+                    f"subscriber {subscriber.token!r} of this client has tier bulk, which takes whole topics; it "
+                    "has to take another before its token can be limited to topics or tenants"
+                )
 
     def _known(self, id_: str) -> Token:
         token = self._registry.snapshot.tokens.get(id_)

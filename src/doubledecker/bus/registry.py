@@ -122,10 +122,14 @@ class LiveRegistry:
         self._searcher.close()
 
     def is_known(self, caller: Caller, *, now_ms: int) -> bool:
-        """Whether a caller who was identified before would be again: its token may be gone, or its secret replaced."""
+        """Whether a caller who was identified before would be again.
+
+        Its token may be gone or have expired, its secret may be replaced.
+        """
         token = self.snapshot.tokens.get(caller.id)
-        is_current = token is not None and (not caller.secret_hash or token.accepts(caller.secret_hash, now_ms))
-        return caller.is_root or is_current
+        if caller.is_root or token is None:
+            return caller.is_root
+        return not token.has_expired(now_ms) and (not caller.secret_hash or token.accepts(caller.secret_hash, now_ms))
 
     async def destroy_letters(self, partition: Partition, receiver: str) -> bool:
         """Destroy the dead letters of a receiver in a partition if it is gone; returns whether it is.
@@ -154,7 +158,7 @@ class LiveRegistry:
     def queue_still(self, name: str, *, caller: Caller) -> RegisteredQueue:
         """A queue as it is now, for one who has been waiting; raises what a new request of theirs would get."""
         if not self.is_known(caller, now_ms=clock.now_ms()):
-            raise Unauthenticated("this token was revoked or replaced during the wait")
+            raise Unauthenticated("this token was revoked or replaced, or expired, during the wait")
         return self._queue(name, caller)
 
     async def delete_queue(self, queue: RegisteredQueue) -> None:

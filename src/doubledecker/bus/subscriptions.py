@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from doubledecker.errors import Conflict, NotFound
+from doubledecker.errors import Conflict, Forbidden, NotFound
 from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
+from doubledecker.model.reserved import is_reserved
+from doubledecker.model.scopes import Scopes
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.store import batches, bulk, dead_letters, subscribers
 from doubledecker.store.partitions import Partition, Partitions
@@ -32,6 +34,7 @@ class Subscriptions:
             former, seen = live.snapshot.subscribers.get(token), live.snapshot.version
             self._check_topics(token, asked)
             subscriber = subscribing.merge(asked, token=token, former=former)
+            _check_limits(subscriber, live.snapshot.scopes_of(subscriber.client))
             quota.check_filter(live.quotas, token, token, subscriber.filter, live.snapshot.filters_of_clients())
             if former is None:
                 # Whoever ended its former self may have died before this.
@@ -109,3 +112,10 @@ class Subscriptions:
     async def _retire(self, token: str) -> None:
         for partition in self._partitions.all:
             await self.retire(partition, token)
+
+
+def _check_limits(subscriber: Subscriber, scopes: Scopes) -> None:
+    """Raise Forbidden where a subscriber asks for what the token of its client may not have."""
+    scopes.check_topics([name for name in subscriber.topics if not is_reserved(name)], to="subscribe to")
+    if subscriber.is_bulk and scopes.limits_events:
+        raise Forbidden("this token is limited to some topics or tenants, and tier bulk takes whole topics; use live")

@@ -48,7 +48,16 @@ def stored(text: str) -> EventFilter | None:
 
 
 def _compiled(text: str, asked: Mapping[str, object]) -> EventFilter:
-    root = _Parser().fields(asked, "filter", depth=1, is_top=True)
+    return _of(text, _Parser().fields(asked, "filter", depth=1, is_top=True))
+
+
+def within(limits: Sequence[tuple[str, Leaf]], event_filter: EventFilter | None, *, text: str) -> EventFilter:
+    """A filter that fits what another one does, or everything, and what these fields fit too."""
+    root = Fields(()) if event_filter is None else event_filter.root
+    return _of(text, Fields((*limits, *root.parts), root.choices))
+
+
+def _of(text: str, root: Fields) -> EventFilter:
     leaves = list(_leaves(root))
     exact = [Anchor(path, leaf.literals) for path, leaf in _required(root, ()) if leaf.is_exact]
     anchor = min(exact, key=_worth, default=None)

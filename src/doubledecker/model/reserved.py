@@ -4,6 +4,7 @@ The audience of an event is one client, the owner of what the event is about, an
 publisher, `doubledecker.` and the owner's id, which no token can have: so the journal and the lake know it too.
 """
 
+from doubledecker.model.scopes import Scopes
 from doubledecker.model.token import ROOT_NAME
 
 PREFIX = "doubledecker."
@@ -15,6 +16,14 @@ TEST = "doubledecker.test"
 
 def is_reserved(topic: str) -> bool:
     return topic.startswith(PREFIX)
+
+
+def is_within(scopes: Scopes, topic: str, tenant: str) -> bool:
+    """Whether a client with these scopes may get events of a topic and a tenant.
+
+    On a reserved topic it may, whatever it is limited to: there it gets what concerns itself alone.
+    """
+    return is_reserved(topic) or scopes.has_events(topic, tenant)
 
 
 def publisher_for(owner: str) -> str:

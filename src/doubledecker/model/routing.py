@@ -8,6 +8,8 @@ An event on a reserved topic goes to its audience alone (model/reserved.py), who
 Of another client's event, a client's queues get at most so many copies: its first ones by name. That is decided when a
 route is made, so that it holds for keys that nobody knew when the queues were registered, and costs a publish nothing.
 
+What a receiver's owner is limited to, by its token's scopes, is joined with the receiver's filter.
+
 Where receivers have filters (model/event_filter.py), `route` has all that an event of the kind may go to, and
 `route_event` those of them that want this event. Events that the same receivers want share a route.
 """
@@ -26,6 +28,7 @@ from doubledecker.model.filter_index import FilterIndex, KindFilters
 from doubledecker.model.matching import NAMES_MAX, PatternMatcher, ScanResistantCache, Search
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import audience, is_reserved
+from doubledecker.model.scopes import UNLIMITED, Scopes
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 from doubledecker.model.topic import TopicRights
@@ -114,8 +117,10 @@ class Registry:
     _together_names: int = 0
     # By the name of a receiver: a subscriber's token, or `@` and a queue.
     _filters: dict[str, EventFilter] = field(default_factory=dict)
-    # By the identity of those that are indexed, which are kept alive here.
-    _indexes: dict[int, tuple[Sequence[object], FilterIndex]] = field(default_factory=dict)
+    # The same within what the token of their owner is limited to, of those where it is.
+    _limited: dict[str, EventFilter] = field(default_factory=dict)
+    # By the identity of those that are indexed, which are kept alive here, and whether it is without limits.
+    _indexes: dict[tuple[int, bool], tuple[Sequence[object], FilterIndex]] = field(default_factory=dict)
     _indexed_names: int = 0
     _narrowed: ScanResistantCache[tuple[EventKind, Selection], Route] = field(
         default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
@@ -126,8 +131,8 @@ class Registry:
 
     @property
     def is_filtering(self) -> bool:
-        """Whether any receiver has a filter."""
-        return bool(self._filters)
+        """Whether any receiver has a filter or limits."""
+        return bool(self._filters or self._limited)
 
     def may_publish(self, client: str, topics: Iterable[str]) -> bool:
         """Whether a client is known to be allowed to publish on all of these."""
@@ -190,10 +195,12 @@ class Registry:
         self, kind: EventKind, receivers: tuple[Subscriber, ...], names: tuple[str, ...]
     ) -> RouteFilters | None:
         """What filters decide for events of a kind; None when none of their receivers has one."""
-        if not self._filters:
+        if not self.is_filtering:
             return None
-        of_receivers = self._index(receivers, (each.token for each in receivers))
-        of_queues = self._index(names, (f"@{name}" for name in names))
+        # Its audience gets what concerns itself, whatever it is limited to.
+        is_free = is_reserved(kind.topic)
+        of_receivers = self._index(receivers, (each.token for each in receivers), is_free=is_free)
+        of_queues = self._index(names, (f"@{name}" for name in names), is_free=is_free)
         if of_receivers.is_empty and of_queues.is_empty:
             return None
         return RouteFilters(
@@ -203,13 +210,14 @@ class Registry:
             None if of_queues.is_empty else of_queues.of(kind),
         )
 
-    def _index(self, indexed: tuple[object, ...], names: Iterable[str]) -> FilterIndex:
-        known = self._indexes.get(id(indexed))
+    def _index(self, indexed: tuple[object, ...], names: Iterable[str], *, is_free: bool) -> FilterIndex:
+        known = self._indexes.get((id(indexed), is_free))
         if known is None:
             if self._indexed_names > _INDEXED_NAMES_MAX:
                 self._forget_indexes()
             self._indexed_names += len(indexed)
-            known = self._indexes[id(indexed)] = indexed, FilterIndex(map(self._filters.get, names))
+            wanted = ((None if is_free else self._limited.get(name)) or self._filters.get(name) for name in names)
+            known = self._indexes[id(indexed), is_free] = indexed, FilterIndex(wanted)
         return known[1]
 
     def _subset(self, some: tuple[T, ...], filters: KindFilters | None, chosen: tuple[int, ...]) -> tuple[T, ...]:
@@ -288,7 +296,7 @@ class Registry:
         self._forget_routes()
         self.queues.pop(name, None)
         self._pushed.pop(name, None)
-        self._put_filter(f"@{name}", queue.filter if queue else "")
+        self._put_filter(f"@{name}", queue.filter if queue else "", queue.owner if queue else "")
         if queue is not None:
             self.queues[name] = queue
         if queue is not None and queue.callback:
@@ -299,10 +307,10 @@ class Registry:
         """Take over all queues at once."""
         self._forget_routes()
         for name in self.queues:
-            self._put_filter(f"@{name}", "")
+            self._put_filter(f"@{name}", "", "")
         self.queues = {queue.name: queue for queue in queues}
         for queue in self.queues.values():
-            self._put_filter(f"@{queue.name}", queue.filter)
+            self._put_filter(f"@{queue.name}", queue.filter, queue.owner)
         self._pushed = {name: queue.receiver for name, queue in self.queues.items() if queue.callback}
         self._matcher.put_all({queue.name: (queue.owner, queue.patterns) for queue in self.queues.values()})
 
@@ -330,7 +338,7 @@ class Registry:
     def put_subscriber(self, token: str, subscriber: Subscriber | None) -> None:
         """Take over a changed subscriber, or forget a deleted one."""
         former = self.subscribers.pop(token, None)
-        self._put_filter(token, subscriber.filter if subscriber else "")
+        self._put_filter(token, subscriber.filter if subscriber else "", subscriber.client if subscriber else "")
         if subscriber is not None:
             self.subscribers[token] = subscriber
         self._reindex({*(former.topics if former else ()), *(subscriber.topics if subscriber else ())})
@@ -338,10 +346,10 @@ class Registry:
     def put_subscribers(self, subscribers: Iterable[Subscriber]) -> None:
         """Take over all subscribers at once."""
         for token in self.subscribers:
-            self._put_filter(token, "")
+            self._put_filter(token, "", "")
         self.subscribers = {subscriber.token: subscriber for subscriber in subscribers}
         for subscriber in self.subscribers.values():
-            self._put_filter(subscriber.token, subscriber.filter)
+            self._put_filter(subscriber.token, subscriber.filter, subscriber.client)
         self._by_topic = {}
         self._reindex({topic for subscriber in self.subscribers.values() for topic in subscriber.topics})
 
@@ -357,6 +365,8 @@ class Registry:
             for secret in token.former_hashes:
                 # One that has ended may be another client's now.
                 self._by_secret.setdefault(secret, id_)
+            if (former.scopes if former else UNLIMITED) != token.scopes:
+                self._limit_again(id_)
 
     def put_tokens(self, tokens: Iterable[Token]) -> None:
         """Take over all tokens at once."""
@@ -393,7 +403,38 @@ class Registry:
         self.is_skipping = self.is_skipping or bool(skipped)
         return tuple(fed), tuple(skipped), publisher if skipped or is_own_exempt else None
 
-    def _put_filter(self, name: str, text: str) -> None:
+    def scopes_of(self, owner: str) -> Scopes:
+        """What the token of a receiver's owner may do; all for root."""
+        token = self.tokens.get(owner)
+        return UNLIMITED if token is None else token.scopes
+
+    def _limit_again(self, client: str) -> None:
+        """Take over other limits of a client for its receivers; those of one that is gone stay as they were."""
+        for queue in self.queues.values():
+            if queue.owner == client:
+                self._put_limits(f"@{queue.name}", client)
+        for subscriber in self.subscribers.values():
+            if subscriber.client == client:
+                self._put_limits(subscriber.token, client)
+        self._forget_routes()
+
+    def _put_limits(self, name: str, owner: str) -> None:
+        former, scopes = self._limited.pop(name, None), self.scopes_of(owner)
+        if scopes.limits_events:
+            event_filter = self._filters.get(name)
+            text = f"{scopes.topics} {scopes.tenants} {event_filter.text if event_filter else ''}"
+            is_same = former is not None and former.text == text
+            limited = former if is_same else filter_syntax.within(scopes.fields, event_filter, text=text)
+            assert limited is not None
+            self._limited[name] = limited
+        if self._limited.get(name) is not former:
+            self._forget_indexes()
+
+    def _put_filter(self, name: str, text: str, owner: str) -> None:
+        self._put_own_filter(name, text)
+        self._put_limits(name, owner)
+
+    def _put_own_filter(self, name: str, text: str) -> None:
         former = self._filters.pop(name, None)
         if former is not None and former.text == text:
             self._filters[name] = former

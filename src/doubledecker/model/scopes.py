@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from doubledecker.errors import BadRequest, Forbidden
 from doubledecker.model.event import Tenant, check_tenant
+from doubledecker.model.event_filter import Leaf
 from doubledecker.model.glob import Glob
 from doubledecker.model.schema import matching, one_of, up_to
 
@@ -68,6 +69,18 @@ class Scopes(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether events of this topic and tenant are within the limits."""
         return self.has_topic(topic) and self.has_tenant(tenant)
 
+    @property
+    def fields(self) -> list[tuple[str, Leaf]]:
+        """The limits as fields of a filter."""
+        found = []
+        if self.tenants is not None:
+            found.append(("tenant", Leaf(self.tenants, frozenset(self.tenants), (), steps=0)))
+        if self.topics is not None:
+            names = frozenset(name for name in self.topics if not is_glob(name))
+            tests = tuple(glob.matches for glob in _globs(self.topics) if is_glob(glob.text))
+            found.append(("topic", Leaf(self.topics, names, tests, steps=0)))  # type: ignore[arg-type]  # of strings
+        return found
+
     def check_topics(self, names: Sequence[str], *, to: str) -> None:
         """Raise Forbidden for the first topic that is beyond the limits, with those that are within."""
         for name in names if self.topics is not None else ():
@@ -90,6 +103,10 @@ NOTHING = Scopes(actions=())
 @lru_cache(4_096)
 def _globs(patterns: tuple[str, ...]) -> tuple[Glob, ...]:
     return tuple(map(Glob, patterns))
+
+
+def is_glob(name: str) -> bool:
+    return "*" in name or "?" in name
 
 
 def _listed(names: Sequence[str] | None) -> str:

@@ -240,14 +240,14 @@ def names(tokens: Sequence[str]) -> dict[str, str]:
     return {token: brief if shared[brief] == 1 else token for token, brief in short.items()}
 
 
-def make(id_: str, asked: TokenWanted, secret: str, *, default: Scopes, now_ms: int) -> Token:
+def make(id_: str, name: str, secret: str, *, now_ms: int) -> Token:
+    return Token(id=id_, name=name, hash=hash_secret(secret), ha1=ha1(name, secret), created_at=now_ms)
+
+
+def make_as_asked(id_: str, asked: TokenWanted, secret: str, *, default: Scopes, now_ms: int) -> Token:
     """A new token; `default` is what it may do where nothing is asked for. Raises BadRequest."""
-    return Token(
-        id=id_,
-        name=asked.name,
-        hash=hash_secret(secret),
-        ha1=ha1(asked.name, secret),
-        created_at=now_ms,
+    return msgspec.structs.replace(
+        make(id_, asked.name, secret, now_ms=now_ms),
         description=asked.description,
         expires_at=_expiry(asked.expires_at, asked.expires_in_s, 0, now_ms),
         scopes=default if asked.scopes is UNSET else _scopes(asked.scopes, default),

@@ -99,7 +99,7 @@ class CatchUp:
         return b"".join(sse.event(at(n), line) for n, line in numbered if self._is_for_it(entry, n, routing_key(line)))
 
     def _is_for_it(self, entry: JournalEntry, number: int, key: str) -> bool:
-        if not self._listener.pattern.matches(key):
+        if not self._listener.wants(key):
             return False
         owner = owner_of(entry, number, key)
         return owner is None or self._listener.may_see(owner)

@@ -215,7 +215,7 @@ class Feed:
     def _listeners_of(self, key: str) -> tuple[Listener, ...]:
         found = self._by_key.get(key)
         if found is None:
-            found = tuple(listener for listener in self._attached if listener.pattern.matches(key))
+            found = tuple(listener for listener in self._attached if listener.wants(key))
             if len(self._by_key) < _KEYS_MAX:
                 self._by_key[key] = found
         return found

@@ -20,6 +20,7 @@ from doubledecker.model import filter_syntax, quota, schema
 from doubledecker.model.event import AcceptedEvent, EventLimits, Name, Offered, Tenant, TopicName
 from doubledecker.model.event_filter import EventFacts, EventFilter, why_not
 from doubledecker.model.filter_syntax import FilterWanted
+from doubledecker.model.reserved import is_within
 from doubledecker.model.schema import Count, Shape, up_to
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.store import journal
@@ -146,7 +147,11 @@ class FilterRoutes:
 def _readable(entry: JournalEntry, caller: Caller) -> Iterator[bytes]:
     """The events of an entry that a client may read: of reserved topics, those that concern itself."""
     for number, line in enumerate(lines_of(entry), 1):
-        owner = owner_of(entry, number, routing_key(line))
+        key = routing_key(line)
+        tenant, topic, _ = key.split(":")
+        if not is_within(caller.scopes, topic, tenant):
+            continue
+        owner = owner_of(entry, number, key)
         if owner is None or caller.id in {owner, ROOT_NAME}:
             yield line
 

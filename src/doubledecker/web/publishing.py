@@ -20,11 +20,12 @@ from starlette.types import Scope
 from doubledecker import clock
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.publish_rate import Pacer
-from doubledecker.errors import BadRequest, Conflict, QueueFull, Refused, TooLarge, UnknownMedia
+from doubledecker.errors import BadRequest, Conflict, Forbidden, QueueFull, Refused, TooLarge, UnknownMedia
 from doubledecker.model import cloud_event, schema
 from doubledecker.model import event as parsing
-from doubledecker.model.event import Draft, EventLimits, Offered
+from doubledecker.model.event import Draft, EventKind, EventLimits, Offered
 from doubledecker.model.quota import Quotas
+from doubledecker.model.scopes import Scopes
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import event_id, event_ids, repeatable_event_id
 from doubledecker.store.partitions import Partitions
@@ -115,6 +116,8 @@ class Publishing:
         now_ms = clock.now_ms()
         id_ = repeatable_event_id(caller.id, key, "0") if key else event_id(now_ms)
         event = parsing.parse_posted(body, topic=topic, id_=id_, now_ms=now_ms, limits=self._rules.event)
+        if (why := _beyond(caller.scopes, event.kind)) is not None:
+            raise why
         await self._pacer.admit(caller.id, 1)
         memory = await self._recall(caller, key, topic.encode() + b"\n" + body) if key else _NO_MEMORY
         refused = await self._publisher.publish(caller.id, [parsing.draft(event, is_id_given=bool(key))])
@@ -135,6 +138,7 @@ class Publishing:
         cloud = cloud_events.of_request(scope, content_type, kind)
         items, is_single = await self._items(kind, body, cloud, caller)
         parsed = await self._parse(items, caller, key, cloud)
+        _refuse_beyond(caller.scopes, parsed)
         if is_single and parsed.refused:
             raise parsed.refused[0]
         if parsed.is_refused(is_whole=is_whole):
@@ -286,6 +290,23 @@ class Publishing:
             else:
                 is_id_given = is_repeatable or offered.id is not None
                 parsed.drafts.append(parsing.draft(event, is_id_given=is_id_given, index=i))
+
+
+def _refuse_beyond(scopes: Scopes, parsed: _Parsed) -> None:
+    """Refuse events on topics and of tenants that the token may not publish."""
+    if scopes.limits_events:
+        beyond = {draft.index: why for draft in parsed.drafts if (why := _beyond(scopes, draft.kind)) is not None}
+        parsed.refused |= beyond
+        parsed.drafts = [draft for draft in parsed.drafts if draft.index not in beyond]
+
+
+def _beyond(scopes: Scopes, kind: EventKind) -> Forbidden | None:
+    try:
+        scopes.check_topics([kind.topic], to="publish on")
+        scopes.check_tenants([kind.tenant], to="publish for")
+    except Forbidden as why:
+        return why.bare()
+    return None
 
 
 def _pieces(items: Sequence[Item]) -> list[range]:

@@ -13,6 +13,8 @@ import msgspec
 
 from doubledecker.model.glob import Glob
 from doubledecker.model.position import Position
+from doubledecker.model.reserved import is_within
+from doubledecker.model.scopes import UNLIMITED, Scopes
 from doubledecker.model.token import ROOT_NAME
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
@@ -44,6 +46,7 @@ class Reason(Enum):
     STALLED = "stalled"
     GAP = "gap"
     REVOKED = "revoked"
+    CHANGED = "changed"
     STOPPING = "stopping"
 
 
@@ -51,7 +54,8 @@ _DETAIL = {
     Reason.SLOW: "events came faster than they were read; connect again to go on from the last one",
     Reason.STALLED: "nothing was read for too long",
     Reason.GAP: "what follows the last event is no longer in the journal, and strict=1 was asked for",
-    Reason.REVOKED: "the token was revoked",
+    Reason.REVOKED: "the token was revoked, or has expired",
+    Reason.CHANGED: "what the token may do was changed; connect again to go on from the last event",
     Reason.STOPPING: "this server stops; connect again to go on from the last event",
 }
 
@@ -91,8 +95,17 @@ def dropped(reason: Reason) -> bytes:
 class Listener:
     """One who listens: a pattern, and a bounded buffer of frames on their way."""
 
-    def __init__(self, pattern: Glob, *, buffer_bytes: int, is_strict: bool = False, client: str = "") -> None:
+    def __init__(
+        self,
+        pattern: Glob,
+        *,
+        buffer_bytes: int,
+        is_strict: bool = False,
+        client: str = "",
+        scopes: Scopes = UNLIMITED,
+    ) -> None:
         self.pattern = pattern
+        self._scopes = scopes
         self.client = client
         self.is_strict = is_strict
         self.end: Reason | None = None
@@ -101,6 +114,11 @@ class Listener:
         self._bytes = 0
         self._has_news = asyncio.Event()
         self._must_go = asyncio.Event()
+
+    def wants(self, routing_key: str) -> bool:
+        """Whether events with this routing key fit its pattern, and are within what its token is limited to."""
+        tenant, topic, _ = routing_key.split(":")
+        return self.pattern.matches(routing_key) and is_within(self._scopes, topic, tenant)
 
     def may_see(self, owner: str) -> bool:
         """Whether it is this client's, or root's, as an event on a reserved topic demands."""

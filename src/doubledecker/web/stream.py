@@ -143,7 +143,7 @@ class Streaming:
     async def get_stream(self, request: Request, caller: Caller) -> Response:
         """Events as they are published, as server-sent events; any client gets those of all topics.
 
-        Of reserved topics it gets what concerns itself.
+        A token that is limited to topics or tenants gets those alone. Of reserved topics it gets what concerns itself.
         """
         wanted = parse(request.query_params.multi_items(), request.headers)
         if request.method == "HEAD":
@@ -203,6 +203,8 @@ class Streaming:
     def _is_welcome(self, listener: Listener, caller: Caller) -> bool:
         if not self._registry.is_known(caller, now_ms=clock.now_ms()):
             listener.drop(Reason.REVOKED)
+        elif self._registry.snapshot.scopes_of(caller.id) != caller.scopes:
+            listener.drop(Reason.CHANGED)
         return listener.end is None
 
     async def serve(
@@ -210,7 +212,9 @@ class Streaming:
     ) -> None:
         """Send a stream until it ends, one way or another."""
         size = self._rules.buffer_bytes
-        listener = Listener(wanted.pattern, buffer_bytes=size, is_strict=wanted.is_strict, client=caller.id)
+        listener = Listener(
+            wanted.pattern, buffer_bytes=size, is_strict=wanted.is_strict, client=caller.id, scopes=caller.scopes
+        )
         with self._feed.registered(listener):
             async with self._leases.held(lease):
                 await self._send_all(listener, start, caller, connection)
