@@ -27,6 +27,8 @@ from doubledecker.cli.receiver.commands import receiver, subscribe, unsubscribe
 from doubledecker.cli.replay.commands import erase, replay, replays
 from doubledecker.cli.shell import Sections, completion
 from doubledecker.cli.simulate.simulate import simulate
+from doubledecker.cli.streams import listen as _listen
+from doubledecker.cli.streams import tail as _tail
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
 if TYPE_CHECKING:
@@ -345,30 +347,8 @@ cli.add_command(erase)
 cli.add_command(simulate)
 cli.add_command(_report)
 cli.add_command(_status)
-
-
-@cli.command("tail")
-@click.argument("pattern", default="*")
-@click.option(
-    "--from", "start", default="latest", metavar="WHERE", help="earliest, latest, or an id  [default: latest]"
-)
-@click.option("--count", type=click.IntRange(1), help="Stop after so many events")
-@_as_caller
-@_json
-def _tail(
-    pattern: str,
-    start: str,
-    count: int | None,
-    secret: str | None,
-    bus: str | None,
-    data: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Show events as they are published. PATTERN is a glob on tenant:topic:type, like '*:page:*'."""
-    from doubledecker.cli import tail  # noqa: PLC0415 - only what the command needs
-
-    tail.tail(bus, data, secret, tail.TailRequest(pattern, start, count), as_json=as_json)
+cli.add_command(_listen)
+cli.add_command(_tail)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from doubledecker.model.schema import between
 from doubledecker.model.token import OVERLAP_S, OVERLAP_S_MAX
 
 # Standard Webhooks asks for 24 bytes at least.
-_SECRET_BYTES = 32
+_SECRET_BYTES, _SECRET_BYTES_MIN = 32, 24
 PREFIX = "whsec_"
 # Each secret that still signs costs every call a digest of its body. More than one, since the answer to a rotation may
 # have been lost.
@@ -75,6 +75,15 @@ def parse_rotation(body: bytes) -> SecretRotation:
 def make(now_ms: int) -> SigningKeys:
     """A secret that nobody can guess, for a receiver that has none."""
     return SigningKeys(PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode(), now_ms)
+
+
+def is_secret(text: str) -> bool:
+    """Whether it is a secret as Standard Webhooks has them."""
+    try:
+        found = base64.b64decode(text.removeprefix(PREFIX), validate=True)
+    except ValueError:
+        return False
+    return text.startswith(PREFIX) and len(found) >= _SECRET_BYTES_MIN
 
 
 def rotate(keys: SigningKeys | None, *, overlap_s: int, now_ms: int) -> SigningKeys:

@@ -1,0 +1,1 @@
+"""`doubledecker listen`: webhooks on a laptop, over a stream that the laptop opens."""
