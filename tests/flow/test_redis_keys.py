@@ -18,6 +18,7 @@ import redis.asyncio as redis
 from conftest import Topology
 from doubledecker.bus.headroom import ROOM_BYTES_MIN
 from doubledecker.delivery import parts
+from doubledecker.model import audit as records
 from doubledecker.model import token as tokens
 from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.event import EventKind
@@ -26,8 +27,10 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.step import RunReport
 from doubledecker.model.summary import Moment, Summary
+from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
 from doubledecker.store import (
+    audit,
     bulk,
     dead_letters,
     deliveries,
@@ -291,6 +294,8 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await use_queues(bus, publisher)
     await hold_key_of_queue(bus)
     await sign_in(bus, publisher)
+    begun = records.begun("r", 2**53, "queue.changed", Caller("shop-01234567", "shop"))
+    await audit.begin(bus.partitions.home, begun)
     await quotas.pay(bus.partitions.home, "tester-00000000", kind="tests", minute_max=1)
     await quotas.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import json
 
 from conftest import Topology
-from doubledecker.lake import attempts
+from doubledecker.lake import attempts, newest
 from doubledecker.lake.reads import ReadContext
 from doubledecker.model.attempt import FAILED, AttemptFilter, AttemptPlace, ListedAttempt
 from doubledecker.store import journal
@@ -78,8 +78,8 @@ async def test_a_read_ends_at_its_bounds_and_the_next_goes_on_there(
     root = str(tmp_path)
     for number in range(10):
         land(root, number)
-    monkeypatch.setattr(attempts, "_FILES_MAX", 3)
-    monkeypatch.setattr(attempts, "_PART_BYTES", 1)
+    monkeypatch.setattr(newest, "_FILES_MAX", 3)
+    monkeypatch.setattr(newest, "_PART_BYTES", 1)
     async with a_feed(one) as feed:
         ground = ReadContext(root, feed.bus.partitions)
         first = await attempts.newest(ground, AttemptFilter(), limit=100)

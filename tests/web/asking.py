@@ -111,8 +111,8 @@ async def another_web(bus: TestBus) -> AsyncIterator[str]:
 
 async def everything(bus: TestBus) -> dict[bytes, tuple[bytes, bool]]:
     """Each key of the store, its value by DUMP and whether it expires; without what changes by itself."""
-    # Digest's nonces, clients' pace, what processes report, and history.
-    changing = (b"nonce:", b"pace:", b"minute:", b":processes", b":history")
+    # Digest's nonces, clients' pace, what processes report, history, and who was denied what.
+    changing = (b"nonce:", b"pace:", b"minute:", b":processes", b":history", b":audit")
     async with redis.from_url(bus.settings.redis_url) as client:
         keys = sorted(key for key in await client.keys("*") if not any(part in key for part in changing))
         pipe = client.pipeline(transaction=False)
@@ -120,7 +120,12 @@ async def everything(bus: TestBus) -> dict[bytes, tuple[bytes, bool]]:
             pipe.dump(key)
             pipe.pttl(key)
         replies = await pipe.execute()
-    return {key: (dump, ttl >= 0) for key, dump, ttl in zip(keys, replies[::2], replies[1::2], strict=True)}
+        found = {key: (dump, ttl >= 0) for key, dump, ttl in zip(keys, replies[::2], replies[1::2], strict=True)}
+        for key in found:
+            if key.endswith(b":journal"):
+                state = await client.hgetall(key)
+                found[key] = (repr({name: state[name] for name in state if name != b"audit_bytes"}).encode(), False)
+    return found
 
 
 async def journal(bus: TestBus) -> list[dict[str, object]]:

@@ -142,6 +142,7 @@ REQUESTS = [
     ("client", "GET", "/api_tokens", "", None, {}, 403),
     ("client", "POST", "/api_tokens", "", {"name": "new"}, {}, 403),
     ("client", "DELETE", "/api_tokens/{name}", "nobody", None, {}, 403),
+    ("client", "GET", "/audit", "", None, {}, 200),
     ("client", "GET", "/pulse", "", None, {}, 204),
     ("client", "GET", "/pulse/scaling", "", None, {}, 204),
     *(("-", "GET", path, "", None, {}, 200) for path in ("/health", "/health/ping", "/health/ping.json")),

@@ -16,7 +16,7 @@ from web.asking import ask
         ("/attempts?event=a&%65vent=b", "the query has 'event' 2 times; give it once"),
         ("/events?all=1&all=0", "the query has 'all' 2 times; give it once"),
         ("/queues?limit=%D9%A1", "it must be from 1 to 1000"),
-        ("/attempts?event=a&before=%D9%A1-0-0", "it must be the id of an attempt"),
+        ("/attempts?event=a&before=%D9%A1-0-0", "it must be an id as it is listed"),
         ("/attempts?event=a&from=%D9%A1%D9%A9%D9%A7%D9%A0-01-01", "write it like 2026-11-15T11:00:00Z"),
     ],
 )

@@ -134,7 +134,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
     """Read everything, a few round trips a partition."""
     slots = await _each(partitions, partial(jobs.alive, silent_ms_max=ALIVE_MS))
     states = await _each(partitions, journal.state)
-    aged = [(name, await _each(partitions, partial(journal.age, name=name))) for name in journal.NAMES]
+    aged = [(name, await _each(partitions, partial(journal.age, name=name))) for name in journal.ALL]
     run = (await pipeline.read(partitions.home)).run
     return Overview(
         at=now_ms,
@@ -144,7 +144,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         slots_alive=sum(not jobs.is_aux_slot(slot) for slot in set().union(*slots)),
         watches_alive=await processes.watches_alive(partitions.home, silent_ms_max=ALIVE_MS),
         memory=tuple(await look_at_memory(partitions, rules)),
-        journal_bytes={name: sum(int(state.get(f"{name}_bytes", 0)) for state in states) for name in journal.NAMES},
+        journal_bytes={name: sum(int(state.get(f"{name}_bytes", 0)) for state in states) for name in journal.ALL},
         oldest_at=min((at for at in await _each(partitions, batches.oldest) if at is not None), default=None),
         journal_ages={name: _oldest(ages) for name, ages in aged},
         is_piped=run is not None and run.is_alive(now_ms),

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from doubledecker.pipeline.sources.config import SourceConfig, Sources
 
 MISSING = "PySpark is not installed; get it with: pip install 'doubledecker[spark]'"
-_JOURNALS = ("events", "attempts", "settlements")
 _BAR = 20
 # More of an error would widen the table; the whole stands below it.
 _ERROR_SHOWN = 80
@@ -124,8 +123,8 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
 async def _look(settings: Settings) -> tuple[PipelineState, dict[str, Lag]]:
     async with build.open_bus(settings, patience_s=0) as bus:
         state = await pipeline.read(bus.partitions.home)
-        began = {name: state.steps[name].from_ms if name in state.steps else 0 for name in _JOURNALS}
-        return state, {name: await journal.read_lag(bus.partitions, name, from_ms=began[name]) for name in _JOURNALS}
+        began = {name: state.steps[name].from_ms if name in state.steps else 0 for name in journal.ALL}
+        return state, {name: await journal.read_lag(bus.partitions, name, from_ms=began[name]) for name in journal.ALL}
 
 
 def _headline(state: PipelineState) -> str:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from doubledecker.model import condition, moment, uid
 from doubledecker.model.attempt import FAILED, AttemptFilter, AttemptPlace
+from doubledecker.model.audit import AuditFilter
 from doubledecker.model.condition import Condition, Junction, Negation, SearchRequest
 from doubledecker.model.outcome import OutcomeKind
 
@@ -75,12 +76,8 @@ def events(ids: Sequence[str], *, since: datetime, until: datetime) -> Query:
 
 def newest_attempts(wanted: AttemptFilter, *, limit: int, ids_max: int) -> Query:
     """The newest attempts that are wanted."""
-    since = moment.from_ms(wanted.from_ms) if wanted.from_ms else None
-    until_ms = min((each for each in (wanted.to_ms, wanted.before and wanted.before.ms + 1) if each), default=None)
-    until = None if until_ms is None else moment.from_ms(until_ms)
-    parts: list[Condition] = []
-    parts += [condition.compared("at", ">=", since)] if since else []
-    parts += [condition.compared("at", "<", until)] if until else []
+    since, until = _span(wanted.from_ms, wanted.to_ms, wanted.before)
+    parts = _during(since, until)
     parts += [condition.one_of("subscriber", sorted(wanted.receivers))] if wanted.receivers is not None else []
     if wanted.client is not None:
         own = (condition.equal("subscriber", wanted.client), condition.equal("owner", wanted.client))
@@ -103,6 +100,33 @@ def newest_attempts(wanted: AttemptFilter, *, limit: int, ids_max: int) -> Query
         before=wanted.before,
         ids_max=ids_max,
     )
+
+
+def newest_audit(wanted: AuditFilter, *, limit: int) -> Query:
+    """The newest records of the audit trail that are wanted."""
+    since, until = _span(wanted.from_ms, wanted.to_ms, wanted.before)
+    parts = _during(since, until)
+    parts += [condition.equal("client", wanted.own)] if wanted.own is not None else []
+    if wanted.actor:
+        named = (condition.equal("actor", wanted.actor), condition.equal("actor_name", wanted.actor))
+        parts.append(Junction("or", named))
+    parts += [condition.equal("action", wanted.action)] if wanted.action else []
+    parts += [condition.equal("target", wanted.target)] if wanted.target else []
+    whole = Junction("and", tuple(parts)) if parts else None
+    return Query("audit", whole, limit, since, until, is_newest_first=True, before=wanted.before)
+
+
+def _span(from_ms: int, to_ms: int | None, before: AttemptPlace | None) -> tuple[datetime | None, datetime | None]:
+    """From when, and until when, rows can have been written that follow a place, newest first."""
+    until_ms = min((each for each in (to_ms, before and before.ms + 1) if each), default=None)
+    return moment.from_ms(from_ms) if from_ms else None, None if until_ms is None else moment.from_ms(until_ms)
+
+
+def _during(since: datetime | None, until: datetime | None) -> list[Condition]:
+    parts: list[Condition] = []
+    parts += [condition.compared("at", ">=", since)] if since else []
+    parts += [condition.compared("at", "<", until)] if until else []
+    return parts
 
 
 def attempts(id_: str, *, since: datetime) -> Query:

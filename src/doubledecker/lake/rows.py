@@ -14,6 +14,7 @@ from itertools import repeat
 import msgspec
 from msgspec import Raw
 
+from doubledecker.model.audit import AuditRecord
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.position import Position
 from doubledecker.store.journal import AttemptRecord, JournalEntry
@@ -44,6 +45,7 @@ class _EventLine(msgspec.Struct, frozen=True, gc=False):
 
 _decode_event = msgspec.json.Decoder(_EventLine).decode
 _decode_attempt = msgspec.json.Decoder(AttemptRecord).decode
+_decode_audit = msgspec.json.Decoder(AuditRecord).decode
 
 # A label for each of some lines, and the lines.
 Lines = tuple[list[str], list[bytes]]
@@ -162,6 +164,33 @@ def _fill_settlements(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns
     ]
 
 
+def _audit_lines(entry: JournalEntry) -> Lines:
+    """The last field has the record; the one before it says whose share it takes, which is in the record too."""
+    return [""], [entry.fields[-1][1]]
+
+
+def _fill_audit(_labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
+    records = [_decode_audit(line) for line in lines]
+    return [
+        [each.request for each in records],
+        [each.at * 1000 for each in records],
+        [each.actor for each in records],
+        [each.actor_name for each in records],
+        [each.client or None for each in records],
+        [each.action for each in records],
+        [each.target for each in records],
+        [each.outcome for each in records],
+        [each.status for each in records],
+        [each.count for each in records],
+        [list(each.fields) for each in records],
+        [each.detail or None for each in records],
+        [each.address or None for each in records],
+        [each.proxy or None for each in records],
+        [each.request_id or None for each in records],
+        [each.traceparent or None for each in records],
+    ]
+
+
 def _fill_plain(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
     return [labels, lines]
 
@@ -218,5 +247,27 @@ _LAYOUTS = {
         ),
         _fill_settlements,
         _settled_lines,
+    ),
+    "audit": RowLayout(
+        (
+            ("request", STRING),
+            ("asked_at", TIMESTAMP),
+            ("actor", STRING),
+            ("actor_name", STRING),
+            ("client", STRING),
+            ("action", STRING),
+            ("target", STRING),
+            ("outcome", STRING),
+            ("status", INT),
+            ("count", LONG),
+            ("fields", STRINGS),
+            ("detail", STRING),
+            ("address", STRING),
+            ("proxy", STRING),
+            ("request_id", STRING),
+            ("traceparent", STRING),
+        ),
+        _fill_audit,
+        _audit_lines,
     ),
 }

@@ -2,6 +2,7 @@
 --
 -- What is cut before the archive confirmed it is a gap: counted, and written down.
 --
+-- uses journal_order
 -- key journal     journal          hash    <name>_bytes, <name>_trimmed, archive, <name>_confirmed, <name>_lost
 -- key entries     journal:<name>   stream  the journal itself
 -- key gaps        journal:gaps     stream  what was cut unconfirmed
@@ -10,13 +11,6 @@
 -- arg is_forced   int   1 when the bound holds even against an archive that is behind
 -- arg entries_max int   how many entries to look at in one call
 -- returns         {entries removed, bytes left, entries lost to the archive}
-
-local function is_after(a, b)
-  local a_ms, a_n = string.match(a, "(%d+)-(%d+)")
-  local b_ms, b_n = string.match(b, "(%d+)-(%d+)")
-  a_ms, b_ms = tonumber(a_ms), tonumber(b_ms)
-  return a_ms > b_ms or (a_ms == b_ms and tonumber(a_n) > tonumber(b_n))
-end
 
 local bytes = tonumber(redis.call("HGET", journal, name .. "_bytes") or 0)
 local archive = redis.call("HGET", journal, "archive")

@@ -38,7 +38,7 @@ class AttemptPlace(NamedTuple):
         """From a request; raises BadRequest."""
         found = _FORM.fullmatch(text)
         if not found:
-            raise BadRequest(f"{field} is {text[:80]!r}; it must be the id of an attempt, like 1794740919538-0-0")
+            raise BadRequest(f"{field} is {text[:80]!r}; it must be an id as it is listed, like 1794740919538-0-0")
         return cls(*map(int, found.groups()))
 
     @property

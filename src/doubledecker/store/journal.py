@@ -3,7 +3,7 @@
 An entry of `journal:events` holds the events of one publish call: a field for each publisher, whose value is lines of
 JSON. An entry of `journal:attempts` holds one attempt as JSON. Both are compressed where that pays: a reader of an
 entry gets it from here, inflated. An entry of `journal:settlements` names a queue and has a line for each message that
-one call settled. An event's place is (partition, entry id, line).
+one call settled. `journal:audit` is in store/audit.py. An event's place is (partition, entry id, line).
 A registered archive confirms what it has copied; that much is trimmed at once, the rest only when the bound forces it.
 """
 
@@ -24,7 +24,10 @@ from doubledecker.store.scripts import load
 from doubledecker.store.shared_connection import Reply
 
 Name = Literal["events", "attempts", "settlements"]
+# Those that are bounded together, and cut as soon as the archive has confirmed it; `audit` has a bound of its own.
 NAMES: tuple[Name, ...] = ("events", "attempts", "settlements")
+AUDIT = "audit"
+ALL: tuple[str, ...] = (*NAMES, AUDIT)
 # Entries that one trimming call looks at: a few milliseconds of the server's time at most. Settlements are small.
 _TRIM_MAX = {"events": 100, "attempts": 100, "settlements": 1_000}
 # How long a reader waits on the server for the next entries.
@@ -144,7 +147,7 @@ class Page(Generic[_AnyEntry]):
     trimmed: str
 
 
-async def age(partition: Partition, name: Name) -> Age:
+async def age(partition: Partition, name: str) -> Age:
     """How old a journal's entries are, by the server's clock; 0 when there are none."""
     held_ms, lag_ms = cast("tuple[int, int]", await partition.run(_AGE, name=name))
     return Age(held_ms, None if lag_ms < 0 else lag_ms)
@@ -169,7 +172,7 @@ async def register_archive(partition: Partition, archive: str) -> None:
 
 async def unregister_archive(partition: Partition) -> None:
     """Go back to trimming by the bound alone."""
-    confirmed = (f"{name}_confirmed" for name in NAMES)
+    confirmed = (f"{name}_confirmed" for name in ALL)
     await partition.command("HDEL", partition.key("journal"), "archive", *confirmed)
 
 

@@ -36,6 +36,7 @@ from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenChange, TokenWanted
 from doubledecker.model.topic import TopicView, TopicWanted
 from doubledecker.web.attempts import OUTCOMES, STATUS, AttemptRoutes, AttemptsAnswer
+from doubledecker.web.audit import ACTION, AuditAnswer, AuditRoutes
 from doubledecker.web.cloud_events import BATCH, STRUCTURED, CloudEventBody
 from doubledecker.web.dead_letters import (
     ChosenBody,
@@ -140,6 +141,15 @@ _ATTEMPTS = (
     Parameter("query", "before", "Only those older than the one with this id", example="1763200000123-0-0"),
     _LIMIT,
 )
+_AUDIT = (
+    Parameter("query", "actor", "Only what this client did, by its id or its name, or `root`", example="mail-1a2b3c4d"),
+    Parameter("query", "action", "Only this action", Annotated[str, matching(ACTION)], "queue.deleted"),
+    Parameter("query", "target", "Only what was done to this", example="jobs"),
+    Parameter("query", "from", "Only what was written from then on, in ISO 8601", example="2026-11-15T11:00:00Z"),
+    Parameter("query", "to", "Only what was written before then", example="2030-11-15T12:00:00Z"),
+    Parameter("query", "before", "Only what is older than the record with this id", example="1763200000123-0-0"),
+    _LIMIT,
+)
 _LETTERS = (
     Parameter("query", "topic", "Only of this topic", TopicName),
     _OF_TENANT,
@@ -199,6 +209,7 @@ class RouteGroups:
     streaming: Streaming
     filters: FilterRoutes
     jobs: PipelineJobRoutes
+    audit: AuditRoutes
 
 
 def of_all(groups: RouteGroups, *, document: Handler, metrics_public: bool) -> list[ApiRoute]:
@@ -213,6 +224,7 @@ def of_all(groups: RouteGroups, *, document: Handler, metrics_public: bool) -> l
         *of_queues(groups.queues, groups.contents),
         *of_filters(groups.filters),
         *of_jobs(groups.jobs),
+        *of_audit(groups.audit),
         *of_process(groups.routes, document=document, metrics_public=metrics_public),
     ]
 
@@ -435,6 +447,12 @@ def of_queues(queues: Queues, contents: QueueContents) -> list[ApiRoute]:
         ApiRoute("GET /queues/{name}/messages", contents.peek, _ok(Peeked), mine, some, needs=_LOOKING),
         ApiRoute("POST /queues/{name}/purge", contents.purge, counted, mine, one, json(PurgeBody), needs=_MANAGING),
     ]
+
+
+def of_audit(audit: AuditRoutes) -> list[ApiRoute]:
+    """Who did what."""
+    listed = _ok(AuditAnswer, "The newest first")
+    return [ApiRoute("GET /audit", audit.list_, listed, parameters=_AUDIT, needs=ANY)]
 
 
 def of_filters(filters: FilterRoutes) -> list[ApiRoute]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from functools import cached_property
+from functools import cached_property, partial
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -16,12 +16,13 @@ from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.web import api, openapi, problem
 from doubledecker.web.api import RouteGroups
+from doubledecker.web.auditing import Auditing, action_of
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
 from doubledecker.web.dashboard import Dashboard
 from doubledecker.web.pace import ClientPace
 from doubledecker.web.protocol import ANSWER
-from doubledecker.web.route_table import ByMethod, RouteTable
+from doubledecker.web.route_table import ApiRoute, ByMethod, RouteTable
 
 # A Redis that refuses everything must not fill the log.
 _LOG_S = 1.0
@@ -44,6 +45,7 @@ class App:
         groups: RouteGroups,
         dashboard: Dashboard,
         *,
+        auditing: Auditing,
         room: BodyMemory,
         changes: ClientPace,
         quotas: Quotas,
@@ -55,6 +57,7 @@ class App:
         self._quotas = quotas
         self._under_way: Counter[str] = Counter()
         self._changes = changes
+        self._auditing = auditing
         self._log_from_s = 0.0
         self.table = RouteTable(api.of_all(groups, document=self._show_document, metrics_public=metrics_public))
 
@@ -120,13 +123,18 @@ class App:
         if scope["query_string"]:
             _check_single(scope["query_string"])
         caller = _NOBODY if route.is_public else await self._identify(scope)
-        if not route.is_public:
-            route.check(caller)
         self._enter(scope, caller)
         check_encoding(scope)
+        act = partial(self._act, route, request := Request(scope, receive), caller)
+        action = action_of(route.at)
+        return await (self._auditing.record(action, request, caller, act) if action else act())
+
+    async def _act(self, route: ApiRoute, request: Request, caller: Caller) -> Response:
+        if not route.is_public:
+            route.check(caller)
         if route.is_paced and not caller.is_root:
             await self._changes.pay(caller.id, minute_max=MINUTE_CHANGES_MAX)
-        return await route.handler(Request(scope, receive), caller)
+        return await route.handler(request, caller)
 
     def _enter(self, scope: Scope, caller: Caller) -> None:
         """Count a client's request until it is answered; raises QuotaExceeded when it has too many under way."""

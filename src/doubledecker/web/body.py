@@ -16,6 +16,8 @@ UNCOUNTED_BYTES = 65_536
 _CLIENT_SHARE = 0.5
 # The name under which the app finds, in a scope, whose body it is.
 CLIENT = "doubledecker.client"
+# Where a request is recorded in the audit trail: the name under which its body is left for that.
+BODY_KEPT = "doubledecker.audited_body"
 _HELD = "doubledecker.body_bytes"
 
 
@@ -74,12 +76,15 @@ async def read(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
     if body is not None:
         # So it is with most; no timer is needed.
         _check_size(scope, len(body), limits)
-        return body
-    try:
-        async with asyncio.timeout(limits.s_max):
-            return await _collect(scope, receive, limits)
-    except TimeoutError:
-        raise RequestTimedOut(f"the body did not come within {limits.s_max} s") from None
+    else:
+        try:
+            async with asyncio.timeout(limits.s_max):
+                body = await _collect(scope, receive, limits)
+        except TimeoutError:
+            raise RequestTimedOut(f"the body did not come within {limits.s_max} s") from None
+    if BODY_KEPT in scope:
+        scope[BODY_KEPT] = body
+    return body
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

@@ -24,8 +24,8 @@ from doubledecker.model.schema import Count, DryRun, Shape, between, one_of, up_
 from doubledecker.model.token import Caller
 from doubledecker.store.letter_jobs import LetterJob
 from doubledecker.store.partitions import Partitions
+from doubledecker.web import auditing, queue_bodies, shapes
 from doubledecker.web import body as bodies
-from doubledecker.web import queue_bodies, shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.queue_contents import LIST_BYTES_MAX
 from doubledecker.web.receivers import ReceiverFinder
@@ -182,6 +182,7 @@ class DeadLetterRoutes:
     async def cancel_job(self, request: Request, caller: Caller) -> Response:
         """End a job; what it has done stays done."""
         owner = await self._owner(request, caller)
+        auditing.learn(request, detail=f"job {request.path_params['id']}")
         return await self._shown_job(await self._jobs.cancel(owner, request.path_params["id"]))
 
     async def _settle(self, request: Request, caller: Caller, action: Action) -> Response:
@@ -192,30 +193,31 @@ class DeadLetterRoutes:
             end_ms = now_ms + 1 if asked.filter.to_ms is None else min(asked.filter.to_ms, now_ms + 1)
             until = moment.to_text(moment.from_ms(end_ms))
             if asked.ids is not None:
-                return await self._settle_named(owner, action, asked.ids, asked, until=until)
+                return _told(request, await self._settle_named(owner, action, asked.ids, asked, until=until))
             if asked.rate_per_s is not None and not asked.dry_run:
                 job = await self._jobs.begin(owner, action, asked.filter, rate_per_s=asked.rate_per_s)
+                auditing.learn(request, count=job.count, detail=f"job {job.id}")
                 return await self._shown_job(job, status=202)
             meant = replace(asked.filter, to_ms=end_ms)
             count = await dead_letters.count(self._partitions, owner, meant)
             if asked.dry_run:
-                return shapes.json(SettledLetters(count, count, dry_run=True, until=until))
+                return _told(request, SettledLetters(count, count, dry_run=True, until=until))
             most = min(count, dead_letters.SETTLED_MAX)
             await dead_letters.admit(self._pacer, owner, action, most)
             done = await dead_letters.settle(
                 self._partitions, self._live, owner, action, meant, most=most, until_ms=now_ms
             )
-        return shapes.json(SettledLetters(count, done, dry_run=False, until=until))
+        return _told(request, SettledLetters(count, done, dry_run=False, until=until))
 
     async def _settle_named(
         self, owner: LetterOwner, action: Action, ids: list[str], asked: ChosenBody, *, until: str
-    ) -> Response:
+    ) -> SettledLetters:
         found = await dead_letters.meant(self._partitions, owner, ids, asked.filter)
         if asked.dry_run:
-            return shapes.json(SettledLetters(len(found), len(found), dry_run=True, until=until))
+            return SettledLetters(len(found), len(found), dry_run=True, until=until)
         await dead_letters.admit(self._pacer, owner, action, len(found))
         done = await dead_letters.settle_named(self._partitions, self._live, owner, action, found)
-        return shapes.json(SettledLetters(len(found), done, dry_run=False, until=until))
+        return SettledLetters(len(found), done, dry_run=False, until=until)
 
     async def _shown_job(self, job: LetterJob, *, status: int = 200) -> Response:
         done = await self._jobs.done([job.id])
@@ -227,6 +229,11 @@ class DeadLetterRoutes:
         if chosen.queue is not None:
             return LetterOwner(chosen.queue.receiver, chosen.queue)
         return LetterOwner(chosen.pushed)
+
+
+def _told(request: Request, settled: SettledLetters) -> Response:
+    auditing.learn(request, count=settled.messages, is_change=not settled.dry_run)
+    return shapes.json(settled)
 
 
 def parse(query: QueryParams) -> LetterFilter:

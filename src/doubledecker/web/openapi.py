@@ -159,6 +159,31 @@ EXAMPLES: dict[str, list[object]] = {
             "answer": "no such signature",
         }
     ],
+    "Audit": [
+        {
+            "records": [
+                {
+                    "id": "1763200000123-0-0",
+                    "at": _AT_MS,
+                    "actor": "mail-1a2b3c4d",
+                    "actor_name": "mail",
+                    "action": "dead_letters.purged",
+                    "target": "@jobs",
+                    "outcome": "done",
+                    "status": 200,
+                    "count": 12,
+                    "fields": ["tenant"],
+                    "detail": "",
+                    "address": "203.0.113.9",
+                    "proxy": "",
+                    "request_id": "",
+                    "traceparent": "",
+                }
+            ],
+            "before": None,
+            "older": "",
+        }
+    ],
     "Attempts": [
         {
             "attempts": [

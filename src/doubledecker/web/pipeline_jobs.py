@@ -4,13 +4,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from doubledecker.bus.pipeline_jobs import PipelineJobs
+from doubledecker.model import audit
 from doubledecker.model import erasure as erasing
 from doubledecker.model import pipeline_job as views
 from doubledecker.model import replay as replaying
 from doubledecker.model.token import Caller
 from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
+from doubledecker.web import auditing, shapes
 from doubledecker.web import body as bodies
-from doubledecker.web import shapes
 from doubledecker.web.body import BodyLimits
 
 
@@ -24,7 +25,9 @@ class PipelineJobRoutes:
     async def ask_replay(self, request: Request, caller: Caller) -> Response:
         """Send past events again, to one target alone."""
         asked = replaying.parse(await self._body(request))
-        return shapes.json(views.replay(await self._jobs.ask_replay(asked, caller)), status=202)
+        job = await self._jobs.ask_replay(asked, caller)
+        auditing.learn(request, target=job.id, detail=audit.given(asked), is_change=not asked.dry_run)
+        return shapes.json(views.replay(job), status=202)
 
     async def list_replays(self, _request: Request, caller: Caller) -> Response:
         """A client's own replays, or all of them for root; the newest first."""
@@ -41,7 +44,9 @@ class PipelineJobRoutes:
     async def ask_erasure(self, request: Request, caller: Caller) -> Response:
         """Remove events from the lake for good, as root."""
         asked = erasing.parse(await self._body(request))
-        return shapes.json(views.erasure(await self._jobs.ask_erasure(asked, caller)), status=202)
+        job = await self._jobs.ask_erasure(asked, caller)
+        auditing.learn(request, target=job.id, detail=audit.given(asked), is_change=not asked.dry_run)
+        return shapes.json(views.erasure(job), status=202)
 
     async def list_erasures(self, _request: Request, caller: Caller) -> Response:
         """All erasures, for root; the newest first."""

@@ -11,8 +11,8 @@ from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.store import queue_contents
 from doubledecker.store.partitions import Partitions
+from doubledecker.web import auditing, queue_bodies, shapes
 from doubledecker.web import body as bodies
-from doubledecker.web import queue_bodies, shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.queue_shapes import Counted, Peeked, PeekedMessage
 from doubledecker.web.turns import ClientLocks
@@ -50,6 +50,7 @@ class QueueContents:
         queue = await self._queue(request, caller)
         asked = queue_bodies.purge(await self._body(request))
         if asked.dry_run:
+            auditing.learn(request, is_change=False)
             return shapes.json(Counted(await self._count_waiting(queue, asked.tenant_text), dry_run=True))
         total = 0
         for partition in self._partitions.all:
@@ -60,6 +61,7 @@ class QueueContents:
             )
             for tenant in named:
                 total += await queue_contents.purge(partition, queue, tenant)
+        auditing.learn(request, count=total, detail="" if asked.tenant_text is None else f"tenant {asked.tenant_text}")
         return shapes.json(Counted(total, dry_run=False))
 
     async def _count_waiting(self, queue: RegisteredQueue, tenant: str | None) -> int:

@@ -18,8 +18,8 @@ from doubledecker.model import signing
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Caller
+from doubledecker.web import auditing, shapes
 from doubledecker.web import body as bodies
-from doubledecker.web import shapes
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.shapes import SecretRotated
@@ -62,6 +62,11 @@ class ReceiverFinder:
 
     async def find(self, request: Request, caller: Caller) -> ChosenReceiver:
         """The receiver that a request is about; raises NotFound."""
+        chosen = await self._find(request, caller)
+        auditing.learn(request, target=chosen.token)
+        return chosen
+
+    async def _find(self, request: Request, caller: Caller) -> ChosenReceiver:
         prefix = request.scope["path"].split("/")[1]
         if prefix == "queues":
             return await self._queue(request.path_params["name"], caller)

@@ -27,8 +27,8 @@ from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.store import attempts, journal, pipeline_jobs
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline_jobs import ERASURES
+from doubledecker.web import auditing, publishing, shapes
 from doubledecker.web import body as bodies
-from doubledecker.web import publishing, shapes
 from doubledecker.web.attempt_log import AttemptLog
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.receivers import ChosenReceiver, ReceiverFinder
@@ -153,6 +153,7 @@ class ResendRoutes:
         there = [event.id for event in some]
         sent = [id_ for id_ in there if id_ not in refused]
         _log.info("events.resent", receiver=chosen.token, events=len(sent))
+        auditing.learn(request, count=len(sent))
         missing = [id_ for id_ in ids if id_ not in there]
         return shapes.json(Resent(chosen.token, sent, missing, sorted(refused)), status=202)
 

@@ -19,6 +19,7 @@ from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.background import sleep_until
+from doubledecker.bus.audit import AuditTrail
 from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
@@ -41,6 +42,8 @@ from doubledecker.web.api import RouteGroups
 from doubledecker.web.app import App
 from doubledecker.web.attempt_log import AttemptLog
 from doubledecker.web.attempts import AttemptRoutes
+from doubledecker.web.audit import AuditRoutes
+from doubledecker.web.auditing import Auditing
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits, BodyMemory
 from doubledecker.web.dashboard import FORM_BYTES_MAX, Dashboard
@@ -266,6 +269,7 @@ def make_app(
         authenticator,
         _route_groups(settings, bus, rules, presence, streaming, Trials(bus.partitions, dialer)),
         _dashboard(settings, bus, authenticator, body),
+        auditing=Auditing(AuditTrail(bus.partitions), bus.registry, proxies=settings.proxies),
         room=body.room,
         changes=ClientPace(bus.partitions, "changes", "made", "changes of subscribers and queues"),
         quotas=rules.quotas,
@@ -295,6 +299,7 @@ def _route_groups(
         resending=ResendRoutes(finder, bus.partitions, attempt_log, large_reads, small, resender),
         streaming=streaming,
         filters=FilterRoutes(bus.partitions, small, rules.event),
+        audit=AuditRoutes(bus.partitions, attempt_log, large_reads),
         jobs=PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
     )
 

@@ -9,8 +9,8 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model import token as tokens
 from doubledecker.model.scopes import Scopes
 from doubledecker.model.token import Caller
+from doubledecker.web import auditing, shapes
 from doubledecker.web import body as bodies
-from doubledecker.web import shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import EncodedRows
 from doubledecker.web.shapes import TokenMade, TokenRotated
@@ -40,6 +40,7 @@ class TokenRoutes:
         token = await self._registry.clients.add(
             asked, secret, caller=caller, default=self._default, now_ms=clock.now_ms()
         )
+        auditing.learn(request, target=token.id)
         return shapes.json(TokenMade(token.name, secret, token.id), status=201)
 
     async def change(self, request: Request, caller: Caller) -> Response:

@@ -17,8 +17,8 @@ from doubledecker.model.reserved import is_reserved
 from doubledecker.model.token import Caller
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
+from doubledecker.web import auditing, shapes
 from doubledecker.web import body as bodies
-from doubledecker.web import shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import EncodedRows
 
@@ -65,6 +65,7 @@ class TopicRoutes:
         """
         publisher = "" if caller.is_admin else caller.id
         ended = await self._registry.topics.delete(request.path_params["name"], publisher=publisher)
+        auditing.learn(request, count=ended)
         return Response(status_code=204, headers={"Ended-Subscriptions": str(ended)})
 
     async def give(self, request: Request, _caller: Caller) -> Response:
@@ -76,6 +77,7 @@ class TopicRoutes:
         if is_reserved(name):
             raise TopicReserved(name)
         await self._registry.topics.give(name, to=to)
+        auditing.learn(request, detail=f"to {to}")
         return Response(status_code=204)
 
     async def _body(self, request: Request) -> bytes:

@@ -18,6 +18,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import MemoryFull, RetryLater
 from doubledecker.model.job import AUX, MAIN
 from doubledecker.store import (
+    audit,
     batches,
     counters,
     dead_letters,
@@ -140,9 +141,11 @@ class Chores:
         await jobs.forget(partition, [slot for slot in await jobs.beats(partition) if slot not in alive])
 
     async def repair(self) -> None:
-        """Mend what a crash may have left behind: old versions, long journals, notices that wait."""
+        """Mend what a crash may have left behind: old versions, long journals, actions without a record, notices."""
         await registry.copy_version(self._partitions, await registry.version(self._partitions.home))
         await self._autodrop.trim_journals()
+        if left := await audit.end_left(self._partitions.home, now_ms=clock.now_ms()):
+            _log.warning("audit.unknown", records=left)
         with contextlib.suppress(MemoryFull):  # they wait on
             await self._notices.run()
 

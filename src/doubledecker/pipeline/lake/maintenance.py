@@ -29,6 +29,7 @@ from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import measures
 from doubledecker.pipeline.sources import streaming
 from doubledecker.pipeline.spark_format import refused_rows
+from doubledecker.store import journal
 
 # Fewer are not worth the rewriting.
 _FILES_MIN = 16
@@ -121,7 +122,7 @@ def _all(root: str) -> Iterator[LakeTable]:
 def aged(seen: Version, name: str, rules: Retention, *, now: datetime) -> list[Part]:
     """The files of folders that are too old: a whole day is over before it goes."""
     today = now.astimezone(UTC).date()
-    if name == streaming.QUARANTINE:
+    if name in {streaming.QUARANTINE, journal.AUDIT}:
         return []
     if name != "events":
         return _before(seen, today - timedelta(rules.attempts_days)) if rules.attempts_days else []

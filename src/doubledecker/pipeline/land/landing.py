@@ -44,7 +44,7 @@ _SLICES_MAX = 64
 _FULL_SHARE = 0.5
 
 # The lake's tables by journal, and what their folders are named for.
-TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",)}
+TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",), journal.AUDIT: ("date",)}
 _INDEXED = {"events": ("id",)}
 
 
