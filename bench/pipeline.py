@@ -45,8 +45,8 @@ async def _lag(scale: Scale) -> dict[str, float]:
                 feeding = tasks.create_task(_feed(bus))
                 await _until_landed(found.home)
                 # What came while Spark started is caught up with first.
-                await asyncio.sleep(scale.light_s)
-                lags = await _look(found.home, 2 * scale.light_s)
+                await asyncio.sleep(scale.patience_s / 2)
+                lags = await _look(found.home, scale.patience_s)
                 feeding.cancel()
                 await found.close()
     return {"pipeline.lag_p50_s": statistics.median(lags), "pipeline.lag_most_s": max(lags)}

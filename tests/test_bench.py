@@ -143,6 +143,11 @@ def test_no_part_is_measured_again_when_it_would_end_too_late_but_each_is_once()
     assert not COMPARING.is_time_for(elapsed_s=late_s - 9, last_s=10)
 
 
+def test_both_trees_of_a_comparison_carry_as_many_events_through_the_pipeline():
+    # The benchmark of 0.1.0 knows no number of rows, and takes five backlogs.
+    assert COMPARING.rows == 5 * COMPARING.backlog
+
+
 def test_a_part_that_failed_says_what_its_own_child_wrote_and_whether_another_try_may_help():
     trace = "Traceback (most recent call last):\n  File …\n"
     misfit = PartFailed(f"{trace}ImportError: no name 'x'\n{trace}bench.children.ChildEnded: a process ended\n")
