@@ -14,6 +14,7 @@ from doubledecker.cli.events import events
 from doubledecker.cli.looking import doctor as _doctor
 from doubledecker.cli.looking import report as _report
 from doubledecker.cli.looking import status as _status
+from doubledecker.cli.looking import top as _top
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
@@ -349,6 +350,7 @@ cli.add_command(_report)
 cli.add_command(_status)
 cli.add_command(_listen)
 cli.add_command(_tail)
+cli.add_command(_top)
 
 
 def main() -> None:

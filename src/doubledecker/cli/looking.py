@@ -1,4 +1,4 @@
-"""`doubledecker status`, `doctor` and `report`: the words of the commands that look at a bus."""
+"""`doubledecker status`, `top`, `doctor` and `report`: the words of the commands that look at a bus."""
 
 from pathlib import Path
 
@@ -22,6 +22,21 @@ def status(url: str | None, data: Path | None, *, as_json: bool) -> None:
 
     _check_one_place(url, data)
     showing.status(url=url, data=data, as_json=as_json)
+
+
+@click.command()
+@_at_redis
+@_in_folder
+@options.as_json
+def top(url: str | None, data: Path | None, *, as_json: bool) -> None:
+    """Watch rates, latency, receivers, queues and processes.
+
+    It is drawn anew each second until q or Ctrl-C; piped, or with --json, it is printed once.
+    """
+    from doubledecker.cli import top as watching  # noqa: PLC0415 - the store is slow to import
+
+    _check_one_place(url, data)
+    watching.top(url=url, data=data, as_json=as_json)
 
 
 @click.command()

@@ -145,12 +145,11 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     settings = find(url, data)
     view, seen = _look(settings)
     if as_json:
-        click.echo(json.dumps({**_as_json(view), **_usage_as_json(seen)}))
+        click.echo(json.dumps({**as_json_of(view), **_usage_as_json(seen)}))
         return
-    words.show(["bus", ""], [*_totals(view), *_used_together(seen)])
+    words.show(["bus", ""], [*totals(view), *_used_together(seen)])
     click.echo()
-    titles = ["subscriber", "tier", "health", "points", "waiting", "in flight", "failures", "sent", "oldest"]
-    words.show(titles, [_row(each, view.at) for each in view.subscribers])
+    words.show(SUBSCRIBER_TITLES, [subscriber_row(each, view.at) for each in view.subscribers])
     click.echo()
     words.show(["client", *_BOUNDS.values()], [_bounds_row(seen), *map(_use_row, _nearest(seen))])
     if not view.subscribers:
@@ -199,7 +198,11 @@ async def _read(settings: Settings) -> tuple[Overview, QuotaUsage]:
         return view, await usage.look(bus.partitions, bus.registry, reports, connections_max=connections_max)
 
 
-def _totals(view: Overview) -> list[list[str]]:
+SUBSCRIBER_TITLES = ("subscriber", "tier", "health", "points", "waiting", "in flight", "failures", "sent", "oldest")
+
+
+def totals(view: Overview) -> list[list[str]]:
+    """The main numbers of a bus, a row each."""
     return [
         ["published", f"{published(view):,}"],
         ["delivered", f"{delivered(view):,}"],
@@ -232,7 +235,8 @@ def _dropped(view: Overview) -> int:
     )
 
 
-def _row(each: SubscriberView, now_ms: int) -> list[str]:
+def subscriber_row(each: SubscriberView, now_ms: int) -> list[str]:
+    """One receiver, below the titles."""
     condition = each.condition
     numbers = (condition.health, each.events, condition.calls, condition.failures, each.sent)
     points, *others = (f"{number:,}" for number in numbers)
@@ -273,7 +277,8 @@ def _lost_as_json(each: SubscriberView) -> dict[str, object] | None:
     return {**msgspec.structs.asdict(each.lost), "replay": _replay(each, each.lost)}
 
 
-def _as_json(view: Overview) -> dict[str, object]:
+def as_json_of(view: Overview) -> dict[str, object]:
+    """What `--json` prints of a bus."""
     return {
         "at": view.at,
         "published": published(view),

@@ -20,12 +20,11 @@ from rich.console import Console
 from cli.commands import COMMAND, environment
 from doubledecker.bus import telemetry
 from doubledecker.bus.overview import Overview, SubscriberView
-from doubledecker.cli import status, words
+from doubledecker.cli import live, status, words
+from doubledecker.cli.live import Board
 from doubledecker.cli.serve import keep
 from doubledecker.cli.serve.keep import ChildLife, Command, Kept
 from doubledecker.cli.status import Trail
-from doubledecker.cli.up import live
-from doubledecker.cli.up.live import Board
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import embedded
 from doubledecker.store.subscribers import Condition

@@ -16,8 +16,8 @@ from aiohttp import web
 
 from doubledecker import log
 from doubledecker.assembly.settings import Settings
+from doubledecker.cli.live import url_of
 from doubledecker.cli.serve.processes import load, until_stopped
-from doubledecker.cli.up.live import url_of
 from doubledecker.client import AsyncBus, BusAway, NotFound, Unauthenticated
 from doubledecker.client.bus import Publication
 

@@ -23,12 +23,12 @@ from doubledecker import clock, log
 from doubledecker.assembly import build, spark_conf
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
-from doubledecker.cli import folder, pipeline, words
+from doubledecker.cli import folder, live, pipeline, words
+from doubledecker.cli import live as boards
+from doubledecker.cli.live import Board
 from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, ValkeyLife
 from doubledecker.cli.serve.processes import members, stop_signals
-from doubledecker.cli.up import demo, live
-from doubledecker.cli.up import live as boards
-from doubledecker.cli.up.live import Board
+from doubledecker.cli.up import demo
 from doubledecker.errors import BusAway, SettingInvalid
 from doubledecker.store import machine
 from doubledecker.store.embedded import DiskReserve, EmbeddedServer

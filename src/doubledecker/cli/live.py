@@ -1,8 +1,8 @@
-"""The live view: one calm screen that fits a terminal of 80 by 24, drawn anew each second."""
+"""The live view of `up` and `top`: one calm screen that fits a terminal of 80 by 24, drawn anew each second."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
@@ -18,10 +18,12 @@ from doubledecker.cli import status, words
 from doubledecker.cli.serve.keep import Kept, KeptState
 from doubledecker.cli.status import Trail
 from doubledecker.errors import DoubledeckerError
-from doubledecker.store import pipeline
+from doubledecker.queues import view as queue_view
+from doubledecker.queues.view import FacetShare, QueueOverview
+from doubledecker.store import pipeline, processes
 from doubledecker.store.pipeline import PipelineState
 
-# The board: what `doubledecker up` knows about its bus at this moment, and the task that keeps it fresh.
+# The board: what is known of a bus at this moment, and the task that keeps it fresh.
 
 LOOK_S = 1.0
 PIPELINE = "pipeline"
@@ -30,15 +32,28 @@ _AWAITED = frozenset({"web", "worker"})
 # Until it is first ready somebody is waiting for it; afterwards a glance is enough.
 _STARTING_GLANCE_S, _GLANCE_S = 0.1, 1.0
 _MESSAGES_KEPT = 3
+# More would be looked at each second for nobody.
+_QUEUES_MAX, _TENANTS_OF, _TENANTS_SHOWN = 500, 3, 3
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to find what listens everywhere
+
+
+@dataclass(frozen=True)
+class QueueLine:
+    """A queue, and the tenants that have the most in it; of queues further down these are not looked up."""
+
+    view: QueueOverview
+    tenants: Sequence[FacetShare] = ()
 
 
 @dataclass
 class Board:
-    """Shown by the live view."""
+    """Shown by the live view; `kept` are the processes of `up`, `alive` those that report to the bus, by kind."""
 
     url: str
-    began_at: int
+    began_at: int | None = None
+    queues: Sequence[QueueLine] = ()
+    queue_count: int = 0
+    alive: Mapping[str, int] = field(default_factory=dict)
     kept: list[Kept] = field(default_factory=list)
     trail: Trail = field(default_factory=Trail)
     messages: deque[str] = field(default_factory=lambda: deque(maxlen=_MESSAGES_KEPT))
@@ -67,12 +82,35 @@ async def follow(board: Board, settings: Settings) -> None:
 
 async def _follow(board: Board, bus: build.BusParts) -> None:
     while True:
-        await bus.registry.refresh()
-        known = bus.registry.snapshot.pushed_to
-        board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms(), rules=bus.headroom.rules))
-        _note_pipeline(board, await pipeline.read(bus.partitions.home))
-        board.away = ""
+        await look(board, bus)
         await asyncio.sleep(LOOK_S)
+
+
+async def look(board: Board, bus: build.BusParts) -> None:
+    """Look at the bus once; raises BusAway."""
+    await bus.registry.refresh()
+    known, rules = bus.registry.snapshot.pushed_to, bus.headroom.rules
+    board.queues = await _look_at_queues(board, bus)
+    board.alive = Counter(
+        each.kind for each in await processes.reports(bus.partitions.home, silent_ms_max=overview.ALIVE_MS)
+    )
+    state = await pipeline.read(bus.partitions.home)
+    if state.run is not None and state.run.is_alive(clock.now_ms()):
+        board.alive = {**board.alive, PIPELINE: 1}
+    _note_pipeline(board, state)
+    board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms(), rules=rules))
+    board.away = ""
+
+
+async def _look_at_queues(board: Board, bus: build.BusParts) -> list[QueueLine]:
+    """Those with the most waiting first."""
+    known = bus.registry.snapshot.queues
+    board.queue_count = len(known)
+    some = [known[name] for name in sorted(known)[:_QUEUES_MAX]]
+    seen = sorted(await queue_view.look_all(bus.partitions, some), key=lambda each: -each.waiting)
+    asked = [queue_view.look_at_facets(bus.partitions, each.queue, most=_TENANTS_SHOWN) for each in seen[:_TENANTS_OF]]
+    tenants = await asyncio.gather(*asked)
+    return [QueueLine(each, tenants[n] if n < len(tenants) else ()) for n, each in enumerate(seen)]
 
 
 def _note_pipeline(board: Board, state: PipelineState) -> None:
@@ -106,6 +144,8 @@ _SPARK_MAX = status.KEPT_S
 # All lines but the rows of subscribers, processes and messages: head, numbers, two headings, gaps, foot.
 _FIXED_LINES = 13
 _ROWS_MIN = 2
+# With less, subscribers need the room; a heading and a gap.
+_QUEUE_SPACE_MIN, _BESIDE_QUEUES = 9, 2
 _COLOURS = {
     "healthy": "green",
     "recovering": "yellow",
@@ -120,7 +160,10 @@ _STATE_COLOURS = {KeptState.RUNNING: "green", KeptState.RESTARTING: "red"}
 
 def render(board: Board, *, width: int, height: int, now_ms: int, foot: str) -> RenderableType:
     """The whole screen."""
-    rows_max = max(_ROWS_MIN, height - _FIXED_LINES - len(_by_kind(board.kept)) - len(board.messages))
+    space = height - _FIXED_LINES - len(_by_kind(board.kept) or board.alive) - len(board.messages)
+    queues_max = space // 3 if space >= _QUEUE_SPACE_MIN else 0
+    queue_lines = min(queues_max, len(board.queues)) + _BESIDE_QUEUES if board.queues and queues_max else 0
+    rows_max = max(_ROWS_MIN, space - queue_lines)
     gap = Text("")
     parts: list[RenderableType] = [_head(board, width, now_ms), gap]
     if board.trail.last is None:
@@ -128,7 +171,9 @@ def render(board: Board, *, width: int, height: int, now_ms: int, foot: str) -> 
     else:
         parts += [_numbers(board, board.trail.last, width), gap]
         parts += [_subscribers(board, board.trail.last, rows_max)]
-    parts += [gap, _processes(board.kept), gap]
+    if queue_lines:
+        parts += [gap, _queues(board, queues_max)]
+    parts += [gap, _processes(board.kept) if board.kept else _alive(board.alive), gap]
     parts += [Text(f" {message}", style="yellow", overflow="ellipsis", no_wrap=True) for message in board.messages]
     parts += [Text(f" {line}", style="dim", overflow="ellipsis", no_wrap=True) for line in (board.hint, foot) if line]
     return Group(*parts)
@@ -143,9 +188,14 @@ def _head(board: Board, width: int, now_ms: int) -> Text:
         state, style = f"memory is {board.trail.last.memory_state}", "bold red"
     elif board.is_ready:
         state, style = "ready", "green"
+    elif not board.kept and board.trail.last is not None:
+        # Of a bus that is not ours to start, processes that report are all there is to see.
+        fit = {"web", "worker"} <= board.alive.keys()
+        state, style = ("running", "green") if fit else ("without web or worker", "yellow")
     else:
         state, style = "starting" if board.trail.last is None else "not ready", "yellow"
-    right = Text.assemble((state, style), (f"  up {words.age(now_ms - board.began_at)} ", "dim"))
+    since = "" if board.began_at is None else f"  up {words.age(now_ms - board.began_at)}"
+    right = Text.assemble((state, style), (f"{since} ", "dim"))
     left = Text.assemble(" ", ("Doubledecker", "bold"), "  ", (board.url, "cyan"))
     return Text.assemble(left, " " * max(2, width - left.cell_len - right.cell_len), right, no_wrap=True)
 
@@ -209,6 +259,26 @@ def _subscriber(view: SubscriberView, name: str, sent: float) -> list[str | Text
     health = Text(f"{word} {condition.health:3}", style=_COLOURS[word])
     failures = Text(str(condition.failures), style="red" if condition.failures else "")
     return [f" {name}", health, f"{view.events:,}", str(condition.calls), failures, words.rate(sent)]
+
+
+def _queues(board: Board, rows_max: int) -> RenderableType:
+    table = _table("queue", "waiting", "in flight", "dead")
+    table.add_column(" tenants", no_wrap=True, overflow="ellipsis")
+    for each in board.queues[:rows_max]:
+        seen = each.view
+        tenants = ", ".join(f"{tenant.tenant} {tenant.waiting:,}" for tenant in each.tenants if tenant.waiting)
+        numbers = [f"{number:,}" for number in (seen.waiting, seen.in_flight, seen.dead)]
+        table.add_row(f" {seen.queue.name}", *numbers, Text(f" {words.printable(tenants)}", style="dim"))
+    return table
+
+
+def _alive(alive: Mapping[str, int]) -> RenderableType:
+    table = _table("process", "running")
+    for kind, count in sorted(alive.items()):
+        table.add_row(f" {kind}", Text(str(count), style="green"))
+    if not alive:
+        table.add_row(Text(" none reports", style="yellow"))
+    return table
 
 
 def _processes(kept: list[Kept]) -> RenderableType:
