@@ -1,6 +1,7 @@
 """From settings to working objects: connections, registry, publisher, deliverer; made here, and closed here."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, fields
@@ -16,6 +17,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.deliver import Deliverer
 from doubledecker.delivery.health import Health, Points
+from doubledecker.delivery.tracing import delivery_spans
 from doubledecker.delivery.verdict import RetrySchedule
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.quota import Quotas
@@ -129,5 +131,5 @@ async def open_deliverer(settings: Settings, partitions: Partitions, *, part: st
     """What makes attempts at receivers, for one part of the product; connections are closed on the way out."""
     health = Health(partitions.home, Points(settings.hp_heal_rate, settings.hp_damage_rate))
     backoff = RetrySchedule(settings.backoff_base_ms, settings.backoff_cap_ms)
-    async with open_dialer(settings) as dialer, health.written():
-        yield Deliverer(dialer, health, ReceiverStates(partitions), backoff, part=part)
+    async with open_dialer(settings) as dialer, health.written(), delivery_spans(os.environ) as spans:
+        yield Deliverer(dialer, health, ReceiverStates(partitions), backoff, part=part, spans=spans)

@@ -24,6 +24,7 @@ from doubledecker.bus.telemetry import counter
 from doubledecker.delivery import formats, headers, verdict
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.health import Health
+from doubledecker.delivery.tracing import DeliverySpans
 from doubledecker.delivery.verdict import RetrySchedule, Tried
 from doubledecker.errors import BusAway, Conflict, OutOfDescriptors
 from doubledecker.model.outcome import Outcome, OutcomeKind, failed_ids
@@ -190,9 +191,17 @@ class Deliverer:
     """Makes attempts at receivers, for one part of the product."""
 
     def __init__(
-        self, dialer: Dialer, health: Health, states: ReceiverStates, backoff: RetrySchedule, *, part: str
+        self,
+        dialer: Dialer,
+        health: Health,
+        states: ReceiverStates,
+        backoff: RetrySchedule,
+        *,
+        part: str,
+        spans: DeliverySpans | None = None,
     ) -> None:
         self.backoff = backoff
+        self._spans = spans
         self._dialer = dialer
         self._health = health
         self._states = states
@@ -258,6 +267,11 @@ class Deliverer:
             retry_ms=max(0, attempted.settlement.retry_ms),
             **more,
         )
+        if self._spans is not None:
+            traces = headers.traces(load.body)
+            self._spans.add(
+                load.receiver, outcome, traces, at=attempted.dialled_at, batch=load.batch, events=load.events
+            )
         if before == 0 and after > 0:
             self._log.warning("subscriber.failing", subscriber=token, callback=load.receiver.callback)
         if before > 0 and after == 0:

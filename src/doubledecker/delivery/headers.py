@@ -53,9 +53,16 @@ def traced(headers: Mapping[str, str], first: bytes, body: bytes) -> Mapping[str
     # Few events have one, and then the first has: only its line is looked at. Without an end it lacks a brace.
     if b'"traceparent"' not in first[: first.find(b"\n")]:
         return headers
-    traces = {each.traceparent for each in _TRACED.decode(body)}
-    shared = traces.pop() if len(traces) == 1 else ""
+    found = {each.traceparent for each in _TRACED.decode(body)}
+    shared = found.pop() if len(found) == 1 else ""
     return {**headers, "traceparent": shared} if TRACEPARENT.fullmatch(shared) else headers
+
+
+def traces(body: bytes) -> list[str]:
+    """The traces of the events that have one."""
+    if b'"traceparent"' not in body:
+        return []
+    return [each.traceparent for each in _TRACED.decode(body) if TRACEPARENT.fullmatch(each.traceparent)]
 
 
 async def signature(keys: SigningKeys, *, message: str, body: bytes, now_ms: int) -> bytes:
