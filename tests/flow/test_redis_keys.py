@@ -383,7 +383,9 @@ async def redrive(bus: TestBus) -> None:
     for partition in bus.partitions.all:
         letter = a_letter(7, id=f"{partition.index}-7")
         await dead_letters.add(partition, "lazy-01234567", [letter])
-        await dead_letters.purge(partition, "lazy-01234567", [letter.id], job=asked["id"])
+        await dead_letters.purge(
+            partition, "lazy-01234567", [letter.id], version=await version_of(partition), job=asked["id"]
+        )
 
 
 async def version_of(partition: Partition) -> int:

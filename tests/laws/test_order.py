@@ -296,7 +296,7 @@ class OrderMachine(RuleBasedStateMachine):
             ledger.loose |= {*ids} - ledger.blocking.keys()
             ledger.accepted = {id_: when for id_, when in ledger.accepted.items() if id_ not in ids}
         else:
-            assert self.world.run(dead_letters.purge(self.partition, "ann", letters)) == len(letters)
+            assert self.world.run(dead_letters.purge(self.partition, "ann", letters, version=0)).letters == len(letters)
         for id_ in ids:
             ledger.blocking.pop(id_, None)
 
@@ -388,7 +388,7 @@ class OrderMachine(RuleBasedStateMachine):
     def all_is_delivered(self) -> None:
         """Once the receiver takes everything, and no letter blocks a lane, nothing stays behind."""
         blocking, ledger = [*self.ledger.blocking.values()], self.ledger
-        self.world.run(dead_letters.purge(self.partition, "ann", blocking))
+        self.world.run(dead_letters.purge(self.partition, "ann", blocking, version=0))
         ledger.letters = {id_: letter for id_, letter in ledger.letters.items() if id_ not in ledger.blocking}
         ledger.blocking.clear()
         for _ in range(400):

@@ -80,7 +80,7 @@ async def test_a_permit_whose_lease_is_over_comes_back_though_letters_were_asked
     await permitted(home, "ann", "lease-1")
     home.shift_ms += LEASE_MS + 1
     if action == "purge":
-        await dead_letters.purge(home, "ann", ["0-none"])
+        await dead_letters.purge(home, "ann", ["0-none"], version=0)
     else:
         await dead_letters.redrive(home, receiver, ["0-none"], version=0)
 

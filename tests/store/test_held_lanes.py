@@ -99,7 +99,7 @@ async def test_letters_that_are_redriven_in_any_order_are_delivered_in_theirs(pl
     early = await drain(home)
     await dead_letters.redrive(home, ANN, [letters["a1"]], version=0)
     then = await drain(home)
-    await dead_letters.purge(home, "ann", [letters["a4"]])
+    await dead_letters.purge(home, "ann", [letters["a4"]], version=0)
 
     assert (early, then, await drain(home)) == ([], ["a1", "a2", "a3"], ["last"])
 
@@ -110,7 +110,7 @@ async def test_a_letter_that_is_destroyed_leaves_the_lane_to_the_batch_of_anothe
     letters = await blocked(home, "a1", "a2", "a3")
 
     await dead_letters.redrive(home, ANN, [letters["a1"]], version=0)
-    await dead_letters.purge(home, "ann", [letters["a2"]])
+    await dead_letters.purge(home, "ann", [letters["a2"]], version=0)
     first = await drain(home)
     await dead_letters.redrive(home, ANN, [letters["a3"]], version=0)
 

@@ -11,7 +11,8 @@ import pytest
 from yarl import URL
 
 from conftest import Topology
-from doubledecker.store import registry
+from doubledecker.assembly import build
+from doubledecker.store import queue_contents, registry
 from doubledecker.web import queues
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic, within
 from web.asking import another_web
@@ -558,3 +559,23 @@ async def test_a_list_ends_after_some_megabytes_and_redriving_does_not(one: Topo
         assert 8_000_000 < len(peeked) * 60_000 < 8_388_608
         assert (dead["count"], len(dead["messages"])) == (count, len(peeked))
         assert (counted["messages"], redriven["messages"]) == (count, count)
+
+
+async def test_who_had_a_queue_gets_and_settles_nothing_of_it_by_an_old_copy_of_the_registry(topology: Topology):
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as stale:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        for secret in (ann, bob):
+            await bus.http.put(f"{bus.url}/queues/jobs", json={"pattern": ".*"}, headers=basic(secret))
+            await bus.publish(secret, [an_event(n, f"of_{secret[:2]}", tenant=f"t{n}") for n in range(9)])
+            if secret == ann:
+                await stale.registry.refresh()
+                former = stale.registry.snapshot.queues["jobs"]
+                held = (await stale.rings.pull(former, most=4)).messages
+                await bus.http.delete(f"{bus.url}/queues/jobs?discard=1", headers=basic(ann))
+
+        pulled = await stale.rings.pull(former, most=50)
+        assert (len(held), pulled.messages) == (4, ())
+        assert await stale.rings.ack(former, held) == []
+        assert await queue_contents.purge(stale.partitions.home, former, "t1") == 0
+        async with bus.http.post(f"{bus.url}/queues/jobs/pull", json={"max": 50}, headers=basic(bob)) as response:
+            assert len((await response.json())["messages"]) == 9

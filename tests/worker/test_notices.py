@@ -181,10 +181,11 @@ async def test_the_first_dead_letter_since_there_was_none_is_notified_of_once_a_
         home, writer = bus.partitions.home, NoticeWriter(parts.partitions, parts.registry)
         # Of a notification that came to nothing there is none.
         await keep(home, [a_letter(0, topic=RECEIVERS)], "@jobs")
-        await dead_letters.purge(home, "@jobs", [a_letter(0).id])
+        version = await registry.version(home)
+        await dead_letters.purge(home, "@jobs", [a_letter(0).id], version=version)
         for n in (1, 2):
             await keep(home, [a_letter(n, reason="rejected", status=422)], "@jobs")
-        await dead_letters.purge(home, "@jobs", [a_letter(n).id for n in (1, 2)])
+        await dead_letters.purge(home, "@jobs", [a_letter(n).id for n in (1, 2)], version=version)
         await keep(home, [a_letter(3)], "@jobs")
         await writer.run()
 

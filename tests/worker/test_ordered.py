@@ -142,11 +142,11 @@ async def test_a_dead_letter_that_blocks_its_key_is_delivered_before_what_waits(
             action = by_event[msgspec.json.decode(letter.event)["id"].removeprefix("id-")]
             token = row["subscriber"]
             partition = bus.partitions.home
+            version = await registry.version(partition)
             if action == "purge":
-                assert await dead_letters.purge(partition, token, [letter.id]) == 1
+                assert (await dead_letters.purge(partition, token, [letter.id], version=version)).letters == 1
             else:
                 [receiving] = (await subscribers.load_many(partition, [token])).values()
-                version = await registry.version(partition)
                 redriven = await dead_letters.redrive(partition, receiving, [letter.id], version=version)
                 assert redriven.letters == 1
         await receiver.until_events(39)

@@ -68,10 +68,12 @@ class LetterOwner:
         receiver = queue.receiver if queue else known.subscribers.get(token)
         return cls(receiver, queue) if receiver and receiver.client == client else None
 
-    async def redrive(
-        self, partition: Partition, ids: Sequence[str], *, version: int, job: str
-    ) -> dead_letters.Redriven:
-        """Redrive letters by their ids, until the registry is not of this version any more."""
+    async def settle(
+        self, partition: Partition, action: Action, ids: Sequence[str], *, version: int, job: str
+    ) -> dead_letters.LettersTaken:
+        """Redrive or purge letters by their ids, until the registry is not of this version any more."""
+        if action == "purge":
+            return await dead_letters.purge(partition, self.token, ids, version=version, job=job)
         if self.queue is not None:
             return await dead_letters.revive(partition, self.queue, ids, version=version, job=job)
         return await dead_letters.redrive(partition, self.receiver, ids, version=version, job=job)
@@ -191,20 +193,18 @@ async def settle(
 async def _settle(
     partition: Partition, live: LiveRegistry, owner: LetterOwner, action: Action, ids: Sequence[str], *, job: str = ""
 ) -> int:
-    if action == "purge":
-        return await dead_letters.purge(partition, owner.token, ids, job=job)
     done = 0
     for _ in range(_TRIES_MAX):
-        # What is redriven for one that is gone would wait for ever, or for another of its name.
+        # What is redriven for one that is gone would wait for ever; another may have its name, and these letters.
         now = LetterOwner.find(live.snapshot, owner.token, client=owner.client)
         if now is None:
             raise NotFound(f"{owner.token!r} was deleted meanwhile, and its dead letters with it")
-        redriven = await now.redrive(partition, ids, version=live.snapshot.version, job=job)
-        ids, done = ids[redriven.through :], done + redriven.letters
+        taken = await now.settle(partition, action, ids, version=live.snapshot.version, job=job)
+        ids, done = ids[taken.through :], done + taken.letters
         if not ids:
             return done
         await live.refresh()
-    why = "the registry changes faster than letters can be redriven; ask again"
+    why = "the registry changes faster than letters can be taken; ask again"
     raise BusAway(why, detail=why)
 
 

@@ -31,6 +31,7 @@ from doubledecker.store import (
     dead_letters,
     notices,
     queue_contents,
+    queues,
     receivers,
     registry,
 )
@@ -218,6 +219,7 @@ class LiveRegistry:
             if version < 0:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
             if version > 0:
+                await self._hand_over(wanted, former, version)
                 await self.spread(version)
                 await self.spread_change(wanted.receiver, former.receiver if former else None)
                 return former is None
@@ -243,6 +245,12 @@ class LiveRegistry:
                 return False
             await notices.forget(partition, queue.receiver.token)
         return True
+
+    async def _hand_over(self, queue: RegisteredQueue, former: RegisteredQueue | None, version: int) -> None:
+        """Have each partition know a queue's new owner, before there is anything in it that is not the former one's."""
+        if former is None or not queueing.is_same_owner(queue, former):
+            for partition in self._partitions.all:
+                await queues.hand(partition, queue, version=version)
 
     def check_known(self, client: str) -> None:
         if client not in self.snapshot.tokens:

@@ -6,6 +6,9 @@
 -- arg  attempts  pack  the attempt that is acked, of each
 -- returns        the ids that were still the consumer's; nothing changed for the others
 
+if is_anothers then
+  return {}
+end
 local done = {}
 local records = still_held(ids, attempts)
 for i = 1, #records do

@@ -14,6 +14,7 @@
 -- key  parked     queue:parked:<queue>      zset    facets that cannot
 -- key  wake       queue:wake:<queue>        zset    facets that can be served later
 -- key  idle       queue:idle:<queue>        zset    facets that have nothing waiting
+-- key  held_by    queue:owner:<queue>       string  whose it was
 -- key  data       queue:data:<queue>        hash    messages by id
 -- key  pending    queue:pending:<queue>     zset    messages in consumers' hands
 -- key  tried      queue:tried:<queue>       hash    records of messages once pulled
@@ -33,7 +34,8 @@ if is_stale() then
   return -1
 end
 local all = {
-  state, facets, rules, ring, parked, wake, idle, data, pending, tried, scheduled, noticed, lettered, queue_lanes(queue), queue_freed(queue),
+  state, facets, rules, ring, parked, wake, idle, data, pending, tried, scheduled, noticed, lettered, held_by,
+  queue_lanes(queue), queue_freed(queue),
 }
 local count = redis.call("EXISTS", letters, unpack(all))
 local lists = {}

@@ -19,10 +19,16 @@
 -- key  wake       queue:wake:<queue>        zset    facets that can be served later, by when
 -- key  idle       queue:idle:<queue>        zset    facets that have nothing waiting: those that came to it together, with
 --                                                   spaces between, by their greatest tag, until virtual time has passed it
+-- key  held_by    queue:owner:<queue>       string  version of the registry and client with which it changed hands last
 -- keys line       queue:new:<of_queue>:<facet>  list  tails of lines: ids of waiting messages, next one first
 -- arg  queue      text  the queue's name
+-- arg  owner  text  whose it is, as the caller knows it; empty for root's
 -- arg  charge     text  what serving costs: `time` it took, or `count` of messages
 -- now
+
+-- A process may not know yet that the queue has another owner: whoever had it gets and settles nothing any more.
+local holder = redis.call("GET", held_by)
+local is_anothers = holder and string.match(holder, " (.*)$") ~= owner
 
 local kept_state = redis.call("HMGET", state, "v", "mean")
 local v, mean_cost = tonumber(kept_state[1] or 0), tonumber(kept_state[2] or 0)

@@ -12,6 +12,9 @@
 -- arg  answer        pack  what their receiver answered last: status, headers as lines, its beginning; empty if it has none
 -- returns            the ids that were still the consumer's; nothing changed for the others
 
+if is_anothers then
+  return {}
+end
 local given = {}
 local records, at = still_held(ids, attempts)
 let_go("nacked", records)

@@ -229,6 +229,9 @@ local function wait_of(is_servable)
   return wait_ms
 end
 
+if is_anothers then
+  return {{}, {}, {}, {}, {}, -1, now, "", "0", 0}
+end
 bring_back_due()
 v = math.max(v, tonumber(floor))
 local standing = line_up()

@@ -9,6 +9,9 @@
 -- arg  held     pack  lanes of this facet that are held: so many of those that wait behind each go too
 -- returns       how many were destroyed
 
+if is_anothers then
+  return 0
+end
 local purged = facet_of(facet)
 local gone, head, tail = take(head_of(purged), has_tail[purged], line(queue, facet), most)
 set_head(purged, head)

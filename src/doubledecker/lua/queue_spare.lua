@@ -9,6 +9,9 @@
 -- arg  attempts_max  int   how many times a message is tried
 -- returns            the ids whose count was changed
 
+if is_anothers then
+  return {}
+end
 local changed = {}
 
 local function forgive(id, attempt, record)

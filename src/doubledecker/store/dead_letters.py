@@ -59,7 +59,7 @@ class Stamped:
 
 
 @dataclass(frozen=True)
-class Redriven:
+class LettersTaken:
     """How many ids a call went through before the registry changed, and how many of them were letters."""
 
     through: int
@@ -97,18 +97,21 @@ async def add(partition: Partition, receiver: str, letters: Sequence[DeadLetter]
     await partition.run(_ADD, receiver=receiver, letters=[packed(letter) for letter in letters])
 
 
-async def purge(partition: Partition, receiver: str, ids: Sequence[str], *, job: str = "") -> int:
-    """Destroy letters; returns how many of them were there. What a job wants is counted for it."""
+async def purge(
+    partition: Partition, receiver: str, ids: Sequence[str], *, version: int, job: str = ""
+) -> LettersTaken:
+    """Destroy letters of one who has them by the registry of this version. What a job wants is counted for it."""
 
     def run(some: Sequence[str]) -> Awaitable[Reply]:
-        return partition.run(_PURGE, receiver=receiver, ids=some, bytes_enough=_BYTES_ENOUGH, job=job)
+        bounds = {"version": version, "bytes_enough": _BYTES_ENOUGH}
+        return partition.run(_PURGE, receiver=receiver, ids=some, job=job, **bounds)
 
-    return (await _in_pieces(ids, run)).letters
+    return await _in_pieces(ids, run)
 
 
 async def redrive(
     partition: Partition, receiver: Subscriber, ids: Sequence[str], *, version: int, job: str = ""
-) -> Redriven:
+) -> LettersTaken:
     """Have a subscriber, as it is in the registry of this version, sent the events of its letters once more."""
 
     def run(some: Sequence[str]) -> Awaitable[Reply]:
@@ -129,7 +132,7 @@ async def redrive(
 
 async def revive(
     partition: Partition, queue: RegisteredQueue, ids: Sequence[str], *, version: int, job: str = ""
-) -> Redriven:
+) -> LettersTaken:
     """Bring letters back to their queue, as it is in the registry of this version, each to its place."""
 
     def run(some: Sequence[str]) -> Awaitable[Reply]:
@@ -273,7 +276,7 @@ async def destroy(partition: Partition, receiver: str, *, version: int) -> bool:
     return reply == 1
 
 
-async def _in_pieces(ids: Sequence[str], run: Callable[[Sequence[str]], Awaitable[Reply]]) -> Redriven:
+async def _in_pieces(ids: Sequence[str], run: Callable[[Sequence[str]], Awaitable[Reply]]) -> LettersTaken:
     """Have a script go through ids, as many at a time as it will, until it goes through none."""
     start, total = 0, 0
     while start < len(ids):
@@ -281,7 +284,7 @@ async def _in_pieces(ids: Sequence[str], run: Callable[[Sequence[str]], Awaitabl
         if through == 0:
             break
         start, total = start + through, total + count
-    return Redriven(start, total)
+    return LettersTaken(start, total)
 
 
 async def _pages(

@@ -35,6 +35,7 @@ _FACETS_MAX = 1_000
 
 _PULL, _ACK, _NACK, _EXTEND = load("queue_pull"), load("queue_ack"), load("queue_nack"), load("queue_extend")
 _DROP, _SPARE, _SKIP = load("queue_drop"), load("queue_spare"), load("queue_skip")
+_HAND = load("queue_hand")
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,12 @@ async def note_skipped(partition: Partition, counts: Mapping[str, int]) -> None:
     await partition.run(_SKIP, counts=flat)
 
 
+async def hand(partition: Partition, queue: RegisteredQueue, *, version: int) -> None:
+    """Have a partition know whose a queue is since this version: who had it before gets and settles nothing more."""
+    owner = "" if queue.is_roots else queue.owner
+    await partition.run(_HAND, queue=queue.name, owner=owner, version=version)
+
+
 async def lengths(partition: Partition, tokens: Sequence[str]) -> dict[str, int]:
     """How many messages queues hold, by the names of their receivers."""
     commands: list[list[Encoded]] = [
@@ -234,7 +241,8 @@ async def bell(partition: Partition, last: str) -> tuple[str, list[str]]:
 
 async def run(partition: Partition, script: Script, queue: RegisteredQueue, **values: Value) -> Reply:
     """Run a script that stands on lua/queue_facets.lua."""
-    return await partition.run(script, queue=queue.name, charge=queue.charge, **values)
+    owner = "" if queue.is_roots else queue.owner
+    return await partition.run(script, queue=queue.name, owner=owner, charge=queue.charge, **values)
 
 
 def _named(held: Sequence[Named]) -> dict[str, Value]:
