@@ -28,7 +28,7 @@ async def register(settings: Settings, queue: RegisteredQueue) -> None:
 
 async def forget(settings: Settings, name: str) -> None:
     async with build.open_bus(settings) as bus:
-        await bus.registry.delete_queue(await bus.registry.queue(name, caller=ROOT))
+        await bus.registry.delete_queue(await bus.registry.queue(name, caller=ROOT), discard=True)
 
 
 @asynccontextmanager

@@ -57,7 +57,7 @@ async def register(live: LiveRegistry, token: str) -> LetterOwner:
 
 async def delete(live: LiveRegistry, token: str) -> None:
     if token.startswith("@"):
-        await live.delete_queue(await live.queue(token[1:], caller=ROOT))
+        await live.delete_queue(await live.queue(token[1:], caller=ROOT), discard=True)
     else:
         await live.subscriptions.delete(token)
 

@@ -88,9 +88,9 @@ async def test_a_change_of_the_registry_is_noticed_and_a_queue_that_is_gone_ends
         sender = a_sender(feed)
         await sender.send(a_past(10))
         async with build.open_bus(quick_settings(one)) as other:
-            await other.registry.delete_queue(await other.registry.queue("other", caller=ROOT))
+            await other.registry.delete_queue(await other.registry.queue("other", caller=ROOT), discard=True)
             await sender.send(a_past(20))
-            await other.registry.delete_queue(await other.registry.queue("late", caller=ROOT))
+            await other.registry.delete_queue(await other.registry.queue("late", caller=ROOT), discard=True)
             with pytest.raises(NotFound, match="no queue 'late' any more"):
                 await sender.send(a_past(30))
 
@@ -104,7 +104,7 @@ async def test_a_queue_that_is_deleted_while_a_lane_waits_for_its_turn_gets_noth
         keep_turn = pipeline_jobs.keep_turn
 
         async def delete_meanwhile(home: Partition, id_: str, *, count: int, rate: int) -> int:
-            await registry.delete_queue(await registry.queue("late", caller=ROOT))
+            await registry.delete_queue(await registry.queue("late", caller=ROOT), discard=True)
             return await keep_turn(home, id_, count=count, rate=rate)
 
         monkeypatch.setattr(pipeline_jobs, "keep_turn", delete_meanwhile)

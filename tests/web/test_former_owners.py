@@ -6,8 +6,9 @@ import pytest
 
 from conftest import Topology
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.queues import view
 from doubledecker.store import notices, queue_contents, queues, registry
-from doubledecker.store.partitions import Partition
+from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.queues import LeasedMessage
 from harness import ROOT_KEY, TestBus, a_bus, an_event
 from receiver import Receiver
@@ -26,7 +27,7 @@ async def put(bus: TestBus, secret: str, callback: str | None = None, **fields: 
     return dict(answer.json)
 
 
-async def discard(bus: TestBus, secret: str) -> None:
+async def destroy(bus: TestBus, secret: str) -> None:
     assert (await ask(bus, "DELETE", "/queues/hooks?discard=1", secret)).status == 204
 
 
@@ -80,7 +81,7 @@ async def test_who_takes_the_name_of_a_deleted_queue_is_shown_nothing_of_it(topo
         ann, bob = await bus.token("ann"), await bus.token("bob")
         await put(bus, ann, hook.url, attempts_max=1)
         event, attempt, job = await a_past(bus, ann)
-        await discard(bus, ann)
+        await destroy(bus, ann)
 
         await put(bus, bob, NOBODY)
 
@@ -98,7 +99,7 @@ async def test_one_who_has_a_name_again_sees_the_attempts_of_the_own_queue(one: 
         await put(bus, ann, hook.url)
         [event] = await bus.publish(ann, [an_event()])
         [found] = await _until(lambda: attempts(bus, "/queues/hooks/attempts", ann), bool)
-        await discard(bus, ann)
+        await destroy(bus, ann)
         await put(bus, ann, hook.url)
 
         assert await attempts(bus, "/queues/hooks/attempts", ann) == [found]
@@ -151,14 +152,14 @@ async def test_what_a_process_left_that_died_while_it_deleted_a_queue_is_nobodys
         assert (await ask(bus, "POST", "/queues/hooks/nack", ann, json=rejected)).status == 200
         # As one leaves it that dies right after the first step.
         [queue] = await registry.queues(bus.partitions.home, ["hooks"])
-        assert await registry.delete_queue(bus.partitions.home, queue) > 0
+        assert await registry.delete_queue(bus.partitions.home, queue, discard=True) > 0
 
         await put(bus, bob, NOBODY)
 
         assert await history(bus, bob, "none") == NOTHING
         for partition in bus.partitions.all:
             left = await partition.command("KEYS", partition.key("queue:*"))
-            assert [key for key in left if b":former:" not in key] == []
+            assert [key for key in left if b":former:" not in key and b":owner:" not in key] == []
             assert await partition.command("KEYS", partition.key("dead:*")) == []
 
 
@@ -170,7 +171,7 @@ async def test_who_still_holds_a_message_of_a_deleted_queue_settles_none_of_its_
         await bus.publish(ann, [an_event()])
         [held] = (await ask(bus, "POST", "/queues/hooks/pull", ann, json={})).json["messages"]
         [former] = await registry.queues(bus.partitions.home, ["hooks"])
-        await discard(bus, ann)
+        await destroy(bus, ann)
         await put(bus, bob)
         [id_] = await bus.publish(ann, [an_event()])
         [pulled] = (await ask(bus, "POST", "/queues/hooks/pull", bob, json={})).json["messages"]
@@ -189,7 +190,7 @@ async def test_one_who_deletes_a_queue_late_leaves_its_successor_alone(one: Topo
         ann, bob = await bus.token("ann"), await bus.token("bob")
         await put(bus, ann)
         seen = await registry.version(bus.partitions.home)
-        await discard(bus, ann)
+        await destroy(bus, ann)
         await put(bus, bob)
         await bus.publish(bob, [an_event()])
 
@@ -206,14 +207,14 @@ async def test_a_deletion_that_is_late_leaves_the_queue_that_has_the_name_alone(
         await put(bus, ann)
         real, is_late = registry.delete_queue, False
 
-        async def late(home: Partition, queue: RegisteredQueue) -> int:
+        async def late(home: Partition, queue: RegisteredQueue, *, discard: bool) -> int:
             nonlocal is_late
             if not is_late:
                 is_late = True
-                await discard(bus, ann)
+                await destroy(bus, ann)
                 await put(bus, bob)
                 await bus.publish(bob, [an_event()])
-            return await real(home, queue)
+            return await real(home, queue, discard=discard)
 
         monkeypatch.setattr(registry, "delete_queue", late)
         answer = await ask(bus, "DELETE", "/queues/hooks", ann)
@@ -254,3 +255,29 @@ async def test_another_owner_has_another_uuid(one: Topology):
 
 def _held(message: dict[str, Any]) -> dict[str, Any]:
     return {"id": message["id"], "attempt": message["attempt"]}
+
+
+async def test_a_message_that_comes_in_while_its_queue_is_deleted_stays_with_it(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """Between the look at what a queue holds and its deletion messages came in, and were destroyed with it."""
+    async with a_bus(topology, workers=0) as bus:
+        ann = await bus.token("ann")
+        await put(bus, ann)
+        look, seen = view.look, 0
+
+        async def slow(partitions: Partitions, queue: RegisteredQueue) -> view.QueueOverview:
+            nonlocal seen
+            overview = await look(partitions, queue)
+            seen += 1
+            if seen == 1:
+                await bus.publish(ann, [an_event(n, tenant=f"t{n}") for n in range(3)])
+            return overview
+
+        monkeypatch.setattr(view, "look", slow)
+        answer = await ask(bus, "DELETE", "/queues/hooks", ann)
+
+        assert (seen, answer.status) == (1, 409)
+        assert (await bus.get("/queues/hooks", ann))["waiting"] == 3
+        assert (await ask(bus, "DELETE", "/queues/hooks?discard=1", ann)).status == 204
+        await bus.publish(ann, [an_event()])

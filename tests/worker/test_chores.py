@@ -183,7 +183,7 @@ async def test_the_sweep_forgets_receivers_that_a_process_died_before_it_forgot(
         await _pushing_queue(other)
         [token] = other.registry.snapshot.subscribers
         home = other.partitions.home
-        await registry.delete_queue(home, next(iter(other.registry.snapshot.queues.values())))
+        await registry.delete_queue(home, next(iter(other.registry.snapshot.queues.values())), discard=True)
         await subscribers.delete(home, token)
 
         await _chores(other).sweep()

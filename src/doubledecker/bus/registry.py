@@ -29,6 +29,7 @@ from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.store import (
     backlogs,
     dead_letters,
+    facets,
     notices,
     queue_contents,
     queues,
@@ -162,18 +163,41 @@ class LiveRegistry:
             raise Unauthenticated("this token was revoked or replaced, or expired, during the wait")
         return self._queue(name, caller)
 
-    async def delete_queue(self, queue: RegisteredQueue) -> None:
+    async def delete_queue(self, queue: RegisteredQueue, *, discard: bool) -> None:
         """Forget a queue, and destroy what it holds; what a process that dies leaves the sweep destroys.
 
-        Raises NotFound when it is gone, and leaves one that has its name meanwhile alone.
+        Raises NotFound when it is gone, and leaves one that has its name meanwhile alone. Raises Conflict when it holds
+        messages that are not to be discarded.
         """
-        version = await registry.delete_queue(self._partitions.home, queue)
+        version = await registry.delete_queue(self._partitions.home, queue, discard=discard)
         if version == 0:
             raise NotFound(f"queue {queue.name!r} was deleted or given to another meanwhile")
-        await self.spread(version)
+        if version > 0:
+            await self.spread(version)
+        if version < 0 or not (discard or await self._is_empty(queue)):
+            await self._keep(queue, is_gone=version > 0)
         await self._spread_permits(f"@{queue.name}")
         for partition in self._partitions.all:
             await self.destroy_queue(partition, queue.name)
+
+    async def _is_empty(self, queue: RegisteredQueue) -> bool:
+        """Whether a queue that is deleted holds nothing in any partition; nothing is put on it any more."""
+        looks = [facets.look(partition, [queue]) for partition in self._partitions.all]
+        return not any(part.length or part.dead for [part] in await asyncio.gather(*looks))
+
+    async def _keep(self, queue: RegisteredQueue, *, is_gone: bool) -> None:
+        """Refuse to delete a queue for what came in since somebody looked.
+
+        In partitions other than home the last look comes when nothing is put on it any more, so it is registered again.
+        """
+        if is_gone:
+            anew = msgspec.structs.replace(queue, since=0, anew_since=0)
+            version = await registry.save_queue(self._partitions.home, anew, former=None)
+            if version <= 0:
+                raise NotFound(f"queue {queue.name!r} was deleted, and its name taken, meanwhile")
+            await self.spread(version)
+            await self.spread_change(anew.receiver, None)
+        raise Conflict(f"queue {queue.name!r} holds messages that came in just now; ?discard=1 destroys them with it")
 
     async def destroy_queue(self, partition: Partition, name: str) -> bool:
         """Destroy what a queue that is gone holds in a partition, unless one has taken its name; returns whether it is.

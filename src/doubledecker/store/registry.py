@@ -24,7 +24,7 @@ from doubledecker.model.token import Caller, Token
 from doubledecker.model.topic import NOBODYS, TopicRights, TopicWanted
 from doubledecker.store import shared_connection, subscribers
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.scripts import load
+from doubledecker.store.scripts import Value, load
 from doubledecker.store.shared_connection import words
 
 # Changes the log keeps; a process that is further behind reads everything.
@@ -242,9 +242,13 @@ async def queues(home: Partition, names: Sequence[str]) -> list[RegisteredQueue]
     return [_queue(record) for record in (await _records(home, "queues", names)).values() if record is not None]
 
 
-async def delete_queue(home: Partition, queue: RegisteredQueue) -> int:
-    """Forget a queue; returns the registry's new version, or 0 when it is gone, or another client's."""
-    return cast("int", await home.run(_QUEUE_DELETE, name=queue.name, owner=queue.owner, since=queue.since))
+async def delete_queue(home: Partition, queue: RegisteredQueue, *, discard: bool) -> int:
+    """Forget a queue; returns the registry's new version.
+
+    0 when it is gone, or another client's; -1 when it holds messages at home, unless these are to be discarded.
+    """
+    which: dict[str, Value] = {"name": queue.name, "owner": queue.owner, "since": queue.since}
+    return cast("int", await home.run(_QUEUE_DELETE, **which, discard=int(discard)))
 
 
 async def count_topics(home: Partition) -> int:

@@ -133,10 +133,11 @@ class Queues:
         queue = await self._queue(request, caller)
         seen = await view.look(self._partitions, queue)
         held = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
-        if any(held.values()) and request.query_params.get("discard") != "1":
+        discard = request.query_params.get("discard") == "1"
+        if any(held.values()) and not discard:
             counts = ", ".join(f"{count} {state}" for state, count in held.items())
             raise Conflict(f"queue {queue.name!r} holds messages ({counts}); ?discard=1 destroys them with it")
-        await self._registry.delete_queue(queue)
+        await self._registry.delete_queue(queue, discard=discard)
         return Response(status_code=204)
 
     async def pull(self, request: Request, caller: Caller) -> Response:
