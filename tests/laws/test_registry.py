@@ -5,6 +5,7 @@ its version. Two copies follow at their own pace, with a change log so short tha
 """
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from itertools import count
 
 import pytest
@@ -16,9 +17,8 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model import token as tokens
 from doubledecker.model.event import EventKind
 from doubledecker.model.routing import Route
-from doubledecker.model.scopes import UNLIMITED
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.model.token import ROOT, Caller, Token, TokenWanted
+from doubledecker.model.token import ROOT, Caller, Token
 from doubledecker.model.topic import TopicRights, TopicWanted
 from doubledecker.store import events, registry, subscribers
 from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
@@ -26,11 +26,14 @@ from laws.world import World, hold_law, law
 
 NAMES = ("ann", "bob", "cy")
 TOPICS = ("widgets", "gadgets", "gizmos")
+# What a subscriber may ask for: topics, or globs that match some of them.
+WANTED = (*TOPICS, "g*", "?idg*s")
 CHANGES_MAX = 3
 
 some_name = st.sampled_from(NAMES)
 some_topic = st.sampled_from(TOPICS)
 some_topics = st.lists(some_topic, unique=True).map(sorted)
+some_wanted = st.lists(st.sampled_from(WANTED), unique=True).map(sorted)
 some_names = st.none() | st.lists(some_name, unique=True)
 is_crash = st.booleans()
 
@@ -57,7 +60,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.world.empty()
 
-    @rule(name=some_name, topics=some_topics, is_crash=is_crash)
+    @rule(name=some_name, topics=some_wanted, is_crash=is_crash)
     def subscribe(self, name: str, topics: list[str], is_crash: bool) -> None:
         """Refused once its client is gone, and by one who has not seen what was changed of it last."""
         number = next(self.numbers)
@@ -80,7 +83,7 @@ class RegistryMachine(RuleBasedStateMachine):
         assert (version > 0) == (self.subscribers.pop(name, None) is not None)
         self.finish(version, is_crash=is_crash)
 
-    @rule(name=some_name, topic=some_topic, is_crash=is_crash)
+    @rule(name=some_name, topic=st.sampled_from(WANTED), is_crash=is_crash)
     def leave_topic(self, name: str, topic: str, is_crash: bool) -> None:
         version = self.world.run(subscribers.leave_topic(self.world.partitions.home, name, topic))
         former = self.subscribers.get(name)
@@ -91,7 +94,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(name=some_name, is_crash=is_crash)
     def save_token(self, name: str, is_crash: bool) -> None:
-        token = tokens.make(name, TokenWanted(name), "secret", default=UNLIMITED, now_ms=next(self.numbers))
+        token = tokens.make(name, name, "secret", now_ms=next(self.numbers))
         home = self.world.partitions.home
         assert self.world.run(registry.save_token(home, token, seen=self.version + 1)) == -1
         self.finish(self.world.run(registry.save_token(home, token, seen=self.version)), is_crash=is_crash)
@@ -170,7 +173,8 @@ class RegistryMachine(RuleBasedStateMachine):
         assert snapshot.tokens == self.tokens
         assert snapshot.subscribers == self.subscribers
         for topic in TOPICS:
-            expected = {name for name, subscriber in self.subscribers.items() if topic in subscriber.topics}
+            wanted = {name: subscriber.topics for name, subscriber in self.subscribers.items()}
+            expected = {name for name, globs in wanted.items() if any(fnmatchcase(topic, glob) for glob in globs)}
             received = [each.token for each in snapshot.route(EventKind(topic, "update", "default")).receivers]
             assert sorted(received) == sorted(expected)
         assert snapshot.rights.items() <= self.rights.items()
@@ -212,9 +216,9 @@ class RegistryMachine(RuleBasedStateMachine):
         """Each subscription is written twice, by subscriber and by topic."""
         home = self.world.partitions.home
         by_name = self.world.ask(home, *(["SMEMBERS", f"topics:{name}"] for name in NAMES))
-        by_topic = self.world.ask(home, *(["SMEMBERS", f"subscribers:{topic}"] for topic in TOPICS))
+        by_topic = self.world.ask(home, *(["SMEMBERS", f"subscribers:{topic}"] for topic in WANTED))
         forward = {(n, t.decode()) for n, members in zip(NAMES, by_name, strict=True) for t in members}
-        backward = {(n.decode(), t) for t, members in zip(TOPICS, by_topic, strict=True) for n in members}
+        backward = {(n.decode(), t) for t, members in zip(WANTED, by_topic, strict=True) for n in members}
         assert forward == backward == {(s.token, topic) for s in self.subscribers.values() for topic in s.topics}
 
     def finish(self, version: int, *, is_crash: bool) -> None:

@@ -16,8 +16,8 @@ from conftest import Topology
 from doubledecker.assembly.settings import Settings
 from doubledecker.model import token as tokens
 from doubledecker.model.schema import Shape, between
-from doubledecker.model.scopes import ANY, UNLIMITED
-from doubledecker.model.token import Caller, TokenWanted
+from doubledecker.model.scopes import ANY
+from doubledecker.model.token import Caller
 from doubledecker.store import dead_letters, registry
 from doubledecker.web import openapi
 from doubledecker.web.openapi import EXAMPLES
@@ -252,7 +252,7 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
         client = await bus.token("client")
         await ask(bus, "POST", "/api_tokens", json={"name": "orders", "token": "orders"})
         # Examples of topics name a client by an id, which cannot be chosen.
-        shop = tokens.make("shop-1a2b3c4d", TokenWanted("shop"), "a-secret", default=UNLIMITED, now_ms=0)
+        shop = tokens.make("shop-1a2b3c4d", "shop", "a-secret", now_ms=0)
         home = bus.partitions.home
         await registry.save_token(home, shop, seen=await registry.version(home))
         pushed = {"pattern": ".*:orders:.*", "callback": "https://mail.example/"}

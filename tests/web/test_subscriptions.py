@@ -273,7 +273,7 @@ BAD = [
     ({"callback": None}, "callback is null; it must be a string"),
     ({"topics": None}, "topics is null; it must be an array"),
     ({"topics": "orders"}, "topics is a string; it must be an array"),
-    ({"topics": ["orders", "7orders"]}, "must match [A-Za-z_][A-Za-z0-9_.-]{0,63}"),
+    ({"topics": ["orders", "7orders"]}, "must match [A-Za-z_*?][A-Za-z0-9_.*?-]{0,63}"),
     ({"topics": ["orders", 1]}, "topics[1] is a whole number; it must be a string"),
     ({"topics": ["a"] * 10_001}, "at most 10000"),
     ({"max_events": 5}, "a subscription has no field 'max_events'; its fields are topics, callback, "),

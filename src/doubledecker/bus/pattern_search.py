@@ -48,11 +48,10 @@ class Searcher:
             await self._run_apart(costly)
 
     async def learn(self, registry: Registry, kinds: Iterable[EventKind]) -> None:
-        """Match new kinds with the patterns of all queues and have the registry remember the answers."""
-        search = registry.search(kinds)
-        if search is not None:
+        """Match new kinds with the patterns of queues, and their topics with globs, and have the answers remembered."""
+        for matcher, search in registry.searches(kinds):
             await self.run(search)
-            registry.take(search)
+            matcher.take(search)
 
     def close(self) -> None:
         """End the thread; what it has not begun is left."""

@@ -253,7 +253,15 @@ class LiveRegistry:
         """Raise QuotaExceeded when a client may not have this queue."""
         if former is None:
             self.check_backlog(wanted.owner)
-        quota.check_queue(self.quotas, wanted, self.snapshot.queues, self.snapshot.filters_of_clients())
+        globs = self.snapshot.globs.matcher
+        quota.check_queue(
+            self.quotas,
+            wanted,
+            self.snapshot.queues,
+            self.snapshot.filters_of_clients(),
+            glob_steps=globs.steps(wanted.owner),
+            glob_steps_total=globs.steps_total,
+        )
         if former is None or former.patterns != wanted.patterns or former.filter:
             await self.copies.check(wanted)
 

@@ -17,7 +17,7 @@ from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, NotFound, QueueFull
-from doubledecker.model import cloud_event, quota
+from doubledecker.model import cloud_event, quota, topic_glob
 from doubledecker.model.event import AcceptedEvent, EventKind, encode
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.subscriber import Subscriber
@@ -43,7 +43,7 @@ class Resender:
         """Of kinds of events, each with its publisher, those on the receiver's topics, or that match its queue."""
         some = set(kinds)
         if not receiver.token.startswith("@"):
-            return {(kind, publisher) for kind, publisher in some if kind.topic in receiver.topics}
+            return {(kind, publisher) for kind, publisher in some if topic_glob.cover(receiver.topics, kind.topic)}
         await self._registry.learn([kind for kind, _ in some])
         return {each for each in some if self._matches(receiver.token[1:], *each)}
 

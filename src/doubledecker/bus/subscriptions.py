@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from doubledecker.errors import Conflict, Forbidden, NotFound
-from doubledecker.model import quota
+from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound
+from doubledecker.model import quota, topic_glob
 from doubledecker.model import subscriber as subscribing
+from doubledecker.model.glob_matching import steps
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.scopes import Scopes
 from doubledecker.model.subscriber import Subscriber, Subscription
@@ -36,6 +37,7 @@ class Subscriptions:
             subscriber = subscribing.merge(asked, token=token, former=former)
             _check_limits(subscriber, live.snapshot.scopes_of(subscriber.client))
             quota.check_filter(live.quotas, token, token, subscriber.filter, live.snapshot.filters_of_clients())
+            self._check_globs(subscriber, former)
             if former is None:
                 # Whoever ended its former self may have died before this.
                 await self._retire(token)
@@ -100,6 +102,23 @@ class Subscriptions:
     def _check_topics(self, token: str, asked: Subscription) -> None:
         former = self._registry.snapshot.subscribers.get(token)
         quota.check_subscriptions(self._registry.quotas, set(asked.topics), former.topics if former else ())
+
+    def _check_globs(self, subscriber: Subscriber, former: Subscriber | None) -> None:
+        """Raise BadRequest where globs cannot be, and QuotaExceeded when they and its patterns would be too large."""
+        known, client = self._registry.snapshot, subscriber.client
+        globs = topic_glob.among(subscriber.topics)
+        if not globs:
+            return
+        if subscriber.is_bulk:
+            raise BadRequest(
+                f"topics has the glob {globs[0]!r}, which a subscriber of tier bulk cannot have, as the lake is read "
+                "by topic; name each topic, or let the tier be live"
+            )
+        others = [each for each in known.subscribers.values() if each.client == client]
+        others = [each for each in others if each.token != subscriber.token]
+        more = steps([*others, subscriber]) - steps([*others, former] if former else others)
+        total = known.steps_total + more
+        quota.check_globs(self._registry.quotas, steps=known.steps(client) + more, more=more, total=total)
 
     async def _end(self, token: str) -> bool:
         version = await subscribers.delete(self._partitions.home, token)

@@ -48,9 +48,18 @@ _Filters = Mapping[str, Mapping[str, EventFilter]]
 
 
 def check_queue(
-    quotas: Quotas, queue: RegisteredQueue, queues: Mapping[str, RegisteredQueue], filters: _Filters
+    quotas: Quotas,
+    queue: RegisteredQueue,
+    queues: Mapping[str, RegisteredQueue],
+    filters: _Filters,
+    *,
+    glob_steps: int = 0,
+    glob_steps_total: int = 0,
 ) -> None:
-    """Raise QuotaExceeded when its owner may not have this queue; one that asks for no more than it has always may."""
+    """Raise QuotaExceeded when its owner may not have this queue; one that asks for no more than it has always may.
+
+    The steps of globs, the owner's and all, count with those of patterns.
+    """
     check_filter(quotas, queue.owner, f"@{queue.name}", queue.filter, filters)
     others = [other for other in queues.values() if other.name != queue.name]
     former = queues.get(queue.name)
@@ -74,8 +83,9 @@ def check_queue(
     more = steps - _steps([*own, former] if former else own)
     if more > 0:
         noun, remedy = "steps of compiled patterns", "delete queues, or write shorter patterns with fewer repetitions"
-        quotas.check("client_pattern_steps_max", steps, noun=f"{noun} of this client", remedy=remedy)
-        quotas.check("pattern_steps_max", _total(queues) + more, noun=f"{noun} of all clients", remedy=remedy)
+        quotas.check("client_pattern_steps_max", steps + glob_steps, noun=f"{noun} of this client", remedy=remedy)
+        total = _total(queues) + glob_steps_total + more
+        quotas.check("pattern_steps_max", total, noun=f"{noun} of all clients", remedy=remedy)
 
 
 def check_filter(quotas: Quotas, client: str, receiver: str, wanted: str, filters: _Filters) -> None:
@@ -109,6 +119,14 @@ def check_copies(quotas: Quotas, copies: int) -> None:
         noun="queues of this client that get the same events",
         remedy="let several consumers pull from one queue, or write narrower patterns",
     )
+
+
+def check_globs(quotas: Quotas, *, steps: int, more: int, total: int) -> None:
+    """Raise QuotaExceeded when a subscriber asks for more, or larger, globs than before, and they are too many."""
+    if more > 0:
+        noun, remedy = "steps of compiled patterns", "subscribe to topics by name, or use fewer and shorter globs"
+        quotas.check("client_pattern_steps_max", steps, noun=f"{noun} of this client", remedy=remedy)
+        quotas.check("pattern_steps_max", total, noun=f"{noun} of all clients", remedy=remedy)
 
 
 def check_subscriptions(quotas: Quotas, topics: Collection[str], former: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import event as events
-from doubledecker.model import moment, schema
+from doubledecker.model import moment, schema, topic_glob
 from doubledecker.model.event import GivenTenant, TopicName
 from doubledecker.model.schema import DryRun, between
 
@@ -137,7 +137,12 @@ def command(subscriber: str, topics: Sequence[str], *, from_ms: int, upto_ms: in
     words = f"doubledecker replay --direct --receiver {subscriber} --from {moment.to_text(moment.from_ms(from_ms))}"
     if upto_ms is not None:
         words += f" --to {moment.to_text(moment.from_ms(upto_ms))}"
-    if len(topics) == 1:
+    globs = topic_glob.among(topics)
+    if len(topics) == 1 and not globs:
         return f"{words} --topic {topics[0]}"
-    some = ", ".join(f"'{topic}'" for topic in topics[:_TOPICS_SHOWN_MAX])
-    return f'{words} --where "topic in ({some}{", …" if len(topics) > _TOPICS_SHOWN_MAX else ""})"'
+    names = [f"'{topic}'" for topic in topics if topic not in globs]
+    some = ", ".join(names[:_TOPICS_SHOWN_MAX])
+    any_of = [f"topic like '{topic_glob.to_like(glob)}'" for glob in globs[:_TOPICS_SHOWN_MAX]]
+    any_of += ["…"] if len(globs) > _TOPICS_SHOWN_MAX else []
+    any_of += [f"topic in ({some}{', …' if len(names) > _TOPICS_SHOWN_MAX else ''})"] if names or not globs else []
+    return f'{words} --where "{" or ".join(any_of)}"'

@@ -25,6 +25,7 @@ from doubledecker.model import filter_syntax
 from doubledecker.model.event import EventKind
 from doubledecker.model.event_filter import EventFacts, EventFilter
 from doubledecker.model.filter_index import FilterIndex, KindFilters
+from doubledecker.model.glob_matching import GlobSubscribers
 from doubledecker.model.matching import NAMES_MAX, PatternMatcher, ScanResistantCache, Search
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import audience, is_reserved
@@ -105,6 +106,7 @@ class Registry:
     # Whose each secret is, or was.
     _by_secret: dict[str, str] = field(default_factory=dict)
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
+    globs: GlobSubscribers = field(default_factory=GlobSubscribers)
     # The receivers of queues with a callback, by queue; kept, as ten thousand of them take 50 ms to make.
     _pushed: dict[str, Subscriber] = field(default_factory=dict)
     _matcher: PatternMatcher = field(default_factory=PatternMatcher)
@@ -174,7 +176,7 @@ class Registry:
         route = self._routes.get(kind)
         if route is None or (route.publisher is not None and route.publisher != publisher):
             names = self._matcher.match(kind.routing_key) if self.queues else ()
-            receivers = self._by_topic.get(kind.topic, ())
+            receivers = self.globs.join(kind.topic, self._by_topic.get(kind.topic, ()), self.subscribers)
             route = self._made(kind, receivers, names, publisher, self._filters_for(kind, receivers, names))
             self._routes.put(kind, route)
         return route
@@ -252,30 +254,30 @@ class Registry:
         """How many names of queues all remembered answers and routes hold together."""
         return self._matcher.names_kept + self._together_names + self._subset_names
 
-    def search(self, kinds: Iterable[EventKind]) -> Search | None:
-        """What has to be matched before `route` can answer for these kinds at once; None when it is nothing."""
-        if not self.queues:
-            return None
-        unknown = [kind.routing_key for kind in kinds if self._routes.get(kind) is None]
-        keys = [key for key in unknown if not self._matcher.knows(key)]
-        return self._matcher.search(keys) if keys else None
+    def searches(self, kinds: Iterable[EventKind]) -> list[tuple[PatternMatcher, Search]]:
+        """What has to be matched before `route` can answer for these kinds at once; each is given back when run."""
+        if not self._matcher.steps_total and not self.globs.matcher.steps_total:
+            return []
+        unknown = [kind for kind in kinds if self._routes.get(kind) is None]
+        asked = (
+            (self._matcher, [kind.routing_key for kind in unknown]),
+            (self.globs.matcher, dict.fromkeys(kind.topic for kind in unknown)),
+        )
+        found = ((matcher, [key for key in keys if not matcher.knows(key)]) for matcher, keys in asked)
+        return [(matcher, matcher.search(keys)) for matcher, keys in found if keys and matcher.steps_total]
 
     def recent(self, most: int) -> list[EventKind]:
         """Some kinds of recent events."""
         return self._routes.recent(most)
 
-    def take(self, search: Search) -> None:
-        """Remember what a search has found."""
-        self._matcher.take(search)
-
     def steps(self, owner: str) -> int:
-        """How large the patterns of an owner's queues are together."""
-        return self._matcher.steps(owner)
+        """How large the patterns of a client's queues and its globs are together."""
+        return self._matcher.steps(owner) + self.globs.matcher.steps(owner)
 
     @property
     def steps_total(self) -> int:
-        """How large the patterns of all queues are together."""
-        return self._matcher.steps_total
+        """How large the patterns of all queues and all globs are together."""
+        return self._matcher.steps_total + self.globs.matcher.steps_total
 
     @property
     def pushed_to(self) -> dict[str, Subscriber]:
@@ -341,6 +343,7 @@ class Registry:
         self._put_filter(token, subscriber.filter if subscriber else "", subscriber.client if subscriber else "")
         if subscriber is not None:
             self.subscribers[token] = subscriber
+        self.globs.put(token, subscriber)
         self._reindex({*(former.topics if former else ()), *(subscriber.topics if subscriber else ())})
 
     def put_subscribers(self, subscribers: Iterable[Subscriber]) -> None:
@@ -351,6 +354,7 @@ class Registry:
         for subscriber in self.subscribers.values():
             self._put_filter(subscriber.token, subscriber.filter, subscriber.client)
         self._by_topic = {}
+        self.globs.put_all(self.subscribers.values())
         self._reindex({topic for subscriber in self.subscribers.values() for topic in subscriber.topics})
 
     def put_token(self, id_: str, token: Token | None) -> None:

@@ -12,15 +12,15 @@ from msgspec import UNSET, UnsetType
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import callback as callbacks
-from doubledecker.model import dial_guard, filter_syntax, own_headers, schema
+from doubledecker.model import dial_guard, filter_syntax, own_headers, schema, topic_glob
 from doubledecker.model import retry as retries
 from doubledecker.model.dial_guard import DialGuard
-from doubledecker.model.event import TopicName, check_topic
 from doubledecker.model.filter_syntax import FilterWanted
 from doubledecker.model.own_headers import OwnHeaders
 from doubledecker.model.retry import Retry, RetryPolicy
 from doubledecker.model.schema import between, matching, one_of, up_to
 from doubledecker.model.signing import SigningKeys
+from doubledecker.model.topic_glob import TopicOrGlob
 
 TIMEOUT_MS_MAX = 3_600_000
 EVENTS_MAX = 10_000
@@ -195,7 +195,7 @@ class ReceiverWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Subscription(ReceiverWanted, forbid_unknown_fields=True):
     """What is absent or null keeps its former value; but null ends a filter. No topics: it stays, and gets nothing."""
 
-    topics: Annotated[list[TopicName], up_to(TOPICS_MAX)]
+    topics: Annotated[list[TopicOrGlob], up_to(TOPICS_MAX)]
     callback: Callback
     uuid: Uuid | None = None
     timeout: TimeoutMs | None = None
@@ -222,7 +222,7 @@ def parse(body: bytes) -> Subscription:
 def checked(asked: Subscription, *, guard: DialGuard) -> Subscription:
     """The subscription with its callback in its one form; raises BadRequest with what was seen and what is allowed."""
     for topic in asked.topics:
-        check_topic(topic)
+        topic_glob.check(topic)
     asked.callback, asked.uuid = where_to(asked.callback, asked.uuid, guard=guard)
     check_uuid(asked.uuid)
     check_receiver(asked)

@@ -35,6 +35,7 @@ from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenChange, TokenWanted
 from doubledecker.model.topic import TopicView, TopicWanted
+from doubledecker.model.topic_glob import TopicOrGlob
 from doubledecker.web.attempts import OUTCOMES, STATUS, AttemptRoutes, AttemptsAnswer
 from doubledecker.web.audit import ACTION, AuditAnswer, AuditRoutes
 from doubledecker.web.cloud_events import BATCH, STRUCTURED, CloudEventBody
@@ -102,6 +103,7 @@ _EXAMPLE = '{"topic":"orders","type":"paid"}\n{"topic":"orders","type":"shipped"
 _Lines = Annotated[str, Meta(description="One Event a line; empty lines are skipped", examples=[_EXAMPLE])]
 
 _TOPIC = Parameter("path", "name", "The topic", TopicName, "orders")
+_TOPICS = Parameter("path", "name", "The topic or the glob, as it was subscribed to", TopicOrGlob, "orders.*")
 _TOKEN = Parameter("path", "name", "The token's id, or its secret", example="shop-1a2b3c4d")
 _SUBSCRIBER = Parameter("path", "subscriber", "Its client's id, or a name that no other has", example="mail-1a2b3c4d")
 _QUEUE = Parameter("path", "name", "The queue", QueueName, "jobs")
@@ -314,7 +316,7 @@ def of_subscriptions(routes: SubscriptionRoutes) -> list[ApiRoute]:
         ApiRoute("POST /subscriber", routes.subscribe, _DONE, (429,), takes=wanted, is_paced=True, needs=_SUBSCRIBING),
         ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (404,), needs=_SUBSCRIBING),
         ApiRoute("GET /subscribers", routes.list_subscribers, subscribers, needs=_SUBSCRIBING),
-        ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (404,), (_TOPIC,), needs=_SUBSCRIBING),
+        ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (404,), (_TOPICS,), needs=_SUBSCRIBING),
     ]
 
 

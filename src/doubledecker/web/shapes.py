@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from doubledecker.bus.overview import SubscriberView
 from doubledecker.model import moment
-from doubledecker.model.event import Tenant, TopicName
+from doubledecker.model.event import Tenant
 from doubledecker.model.own_headers import OwnHeaders
 from doubledecker.model.replay import MOMENT
 from doubledecker.model.retry import Retry
@@ -28,6 +28,7 @@ from doubledecker.model.subscriber import (
     TimeoutMs,
 )
 from doubledecker.model.token import Caller, Token, TokenName
+from doubledecker.model.topic_glob import TopicOrGlob
 from doubledecker.store.losses import Loss
 
 OwnUuid = Annotated[str, Meta(description="The user name that deliveries carry; shown to its owner alone")]
@@ -168,7 +169,7 @@ class SubscriberAnswer(Shape, kw_only=True):
     callback: str
     max_events: EventsMax
     timeout: TimeoutMs
-    topics: Annotated[tuple[TopicName, ...], Meta(extra_json_schema={"uniqueItems": True})]
+    topics: Annotated[tuple[TopicOrGlob, ...], Meta(extra_json_schema={"uniqueItems": True})]
     uuid: OwnUuid | UnsetType = UNSET
     uuid_set: UuidSet
     events: SubscriberEvents
