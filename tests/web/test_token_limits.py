@@ -1,9 +1,17 @@
 """Tokens of some topics or tenants: what they publish, and what they get on each way out."""
 
+import asyncio
+import contextlib
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 
 from conftest import Topology
+from doubledecker.store import dead_letters
 from harness import TestBus, a_bus, an_event, within
+from letters import a_letter
+from receiver import Receiver
 from streams import a_stream
 from web.asking import ask
 from web.test_scopes import make, patch
@@ -105,3 +113,111 @@ async def test_a_stream_ends_when_its_token_changes_or_expires(one: Topology, ch
             [frame] = await stream.until_ended()
 
     assert (frame.name, frame.data["reason"]) == ("dropped", reason)
+
+
+async def test_topics_and_metrics_show_a_limited_token_its_own_part(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        await publish_some(bus)
+        by_topic, by_tenant = await bus.token("by_topic", topics=["m*"]), await bus.token("by_tenant", tenants=["acme"])
+        shown = [(await ask(bus, "GET", "/topics", each)).json for each in (by_topic, by_tenant)]
+        statuses = [
+            (await ask(bus, "GET", path, secret)).status
+            for path, secret in (("/topics/orders", by_topic), ("/metrics", by_tenant), ("/metrics", by_topic))
+        ]
+
+    assert [[(row["name"], row["events"]) for row in rows] for rows in shown] == [
+        [("mails", 2)],
+        [("mails", None), ("orders", None)],
+    ]
+    assert statuses == [403, 403, 403]
+
+
+async def test_what_a_receiver_got_before_its_token_was_limited_is_not_shown(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        made = await make(bus, "mail")
+        secret = made["token"]
+        await ask(bus, "PUT", "/queues/mine", secret, json={"pattern": ".*:orders:.*"})
+        await publish_some(bus)
+        home = bus.partitions.home
+        former = [replace(a_letter(n), tenant=name) for n, name in enumerate(("acme", "beta"))]
+        await dead_letters.add(home, "@mine", former)
+        await patch(bus, made["id"], {"scopes": {"tenants": ["beta"]}})
+        await dead_letters.add(home, "@mine", [replace(a_letter(9), tenant="beta")])
+        paths = ("", "/messages?tenant=acme", "/messages?tenant=beta", "/dead", "/dead?tenant=acme", "/facets/acme")
+        answers = [await ask(bus, "GET", f"/queues/mine{path}", secret) for path in paths]
+
+    assert [answer.status for answer in answers] == [200, 403, 200, 200, 403, 403]
+    assert [facet["tenant"] for facet in answers[0].json["facets"]] == ["beta"]
+    assert seen([row["event"] for row in answers[2].json["messages"]]) == {("orders", "beta")}
+    assert [(row["id"], row["tenant"]) for row in answers[3].json["messages"]] == [(a_letter(9).id, "beta")]
+    assert answers[3].json["count"] == 1
+
+
+async def test_an_event_beyond_the_limits_is_not_sent_again(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        limited = await bus.token("limited", tenants=["beta"])
+        await bus.subscribe(limited, "https://mail.example/", "orders")
+        publisher = await bus.token("publisher")
+        ids = await bus.publish(publisher, [an_event(topic="orders", tenant=name) for name in ("acme", "beta")])
+        statuses = [(await ask(bus, "POST", "/subscriber/resend", limited, json={"event": id_})).status for id_ in ids]
+
+    assert statuses == [404, 202]
+
+
+async def test_a_replay_beyond_the_limits_is_refused(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        limited = await bus.token("limited", tenants=["beta"], topics=["orders"])
+        await ask(bus, "PUT", "/queues/mine", limited, json={"pattern": ".*"})
+        asked = [
+            {"to_queue": "mine", "tenant": "acme"},
+            {"to_queue": "mine", "topic": "mails"},
+            {"to_topic": "mails"},
+            {"to_queue": "mine"},
+        ]
+        statuses = [(await ask(bus, "POST", "/replays", limited, json=each)).status for each in asked]
+
+    assert statuses == [403, 403, 403, 202]
+
+
+async def test_two_tenants_under_load_get_no_byte_of_each_other(topology: Topology):
+    """In any order and at any pace: whatever a token gets is its own tenant's, and it gets all of that."""
+    names, published = ("acme", "beta"), Counter[str]()
+    async with a_bus(topology) as bus, contextlib.AsyncExitStack() as opened:
+        receivers = {name: await opened.enter_async_context(Receiver()) for name in names}
+        secrets = {name: await bus.token(f"of-{name}", tenants=[name]) for name in names}
+        publishers = {name: await bus.token(f"from-{name}") for name in names}
+        for name in names:
+            await bus.subscribe(secrets[name], receivers[name].url, *names, timeout=0, max=10)
+            await ask(bus, "PUT", f"/queues/{name}", secrets[name], json={"pattern": ".*"})
+        streams = {name: await opened.enter_async_context(a_stream(bus.url, secrets[name])) for name in names}
+
+        async def publish(topic: str) -> None:
+            for n in range(30):
+                tenants = (topic, names[n % 2])
+                await bus.publish(publishers[topic], [an_event(n, topic, tenant=each) for each in tenants])
+                published.update(tenants)
+
+        await asyncio.gather(*map(publish, names))
+        for name in names:
+            await receivers[name].until_events(published[name])
+            tested = await ask(bus, "POST", "/filters/test", secrets[name], json={"filter": {"type": ["update"]}})
+            got = [
+                await streams[name].events(published[name]),
+                await drained(bus, name, secrets[name], published[name]),
+                receivers[name].events,
+            ]
+            assert [Counter(map(str, (event["tenant"] for event in way))) for way in got] == [
+                {name: published[name]}
+            ] * 3
+            assert {event["tenant"] for event in tested.json["events"]} == {name}
+
+
+async def drained(bus: TestBus, queue: str, secret: str, count: int) -> list[dict[str, object]]:
+    """All that a queue has, when it has so many at least, and then nothing for a moment."""
+    found: list[dict[str, object]] = []
+    more = None
+    while more is None or more or len(found) < count:
+        pull = {"max": 200, "wait_ms": 200}
+        more = (await ask(bus, "POST", f"/queues/{queue}/pull", secret, json=pull)).json["messages"]
+        found += [message["event"] for message in more]
+    return found

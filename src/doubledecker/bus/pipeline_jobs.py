@@ -43,6 +43,8 @@ class PipelineJobs:
                 "where is SQL that the pipeline runs, and only the root key may give it; use topic and tenant"
             )
         replay = replaying.plan(asked, now_ms=await self._home.time_ms(), rate=self._rate)
+        caller.scopes.check_topics([replay.topic] if replay.topic else [], to="replay")
+        caller.scopes.check_tenants([replay.tenant] if replay.tenant else [], to="replay")
         await self._registry.refresh()
         return await self._keep(REPLAYS, await self._aimed(replay, caller), caller)
 
@@ -82,6 +84,7 @@ class PipelineJobs:
             return structs.replace(replay, name=self._subscriber(replay.name, caller))
         if is_reserved(replay.name):
             raise TopicReserved(replay.name)
+        caller.scopes.check_topics([replay.name], to="publish on")
         [rights] = await registry.topic_rights(self._home, [replay.name])
         if rights is not None and not caller.is_admin and not rights.allow(caller.id):
             raise TopicOwned(replay.name, rights.owner)

@@ -19,6 +19,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, NotFound, QueueFull
 from doubledecker.model import cloud_event, quota, topic_glob
 from doubledecker.model.event import AcceptedEvent, EventKind, encode
+from doubledecker.model.reserved import is_within
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import ROOT_NAME
@@ -40,8 +41,12 @@ class Resender:
         self._pacer = pacer
 
     async def gets(self, receiver: Subscriber, kinds: Iterable[tuple[EventKind, str]]) -> set[tuple[EventKind, str]]:
-        """Of kinds of events, each with its publisher, those on the receiver's topics, or that match its queue."""
-        some = set(kinds)
+        """Of kinds of events, each with its publisher, those on the receiver's topics, or that match its queue.
+
+        None that are beyond what its owner's token is limited to.
+        """
+        scopes = self._registry.snapshot.scopes_of(receiver.client)
+        some = {each for each in kinds if is_within(scopes, each[0].topic, each[0].tenant)}
         if not receiver.token.startswith("@"):
             return {(kind, publisher) for kind, publisher in some if topic_glob.cover(receiver.topics, kind.topic)}
         await self._registry.learn([kind for kind, _ in some])

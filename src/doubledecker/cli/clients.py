@@ -65,7 +65,9 @@ def list_topics(bus: str | None, data: Path | None, secret: str | None, *, as_js
             click.echo(words.printable_json(remote.request("GET", "/topics")))
             return
         rows = remote.topics()
-    shown = [[row.name, row.publisher, row.publisher_id, f"{row.events:,}"] for row in rows]
+    shown = [
+        [row.name, row.publisher, row.publisher_id, "" if row.events is None else f"{row.events:,}"] for row in rows
+    ]
     words.show(["topic", "owner", "owner's id", "events"], shown)
     if not rows:
         click.echo("There are no topics; the first client to publish on one owns it", err=True)

@@ -164,7 +164,7 @@ class Topic(msgspec.Struct, frozen=True):
     name: str
     publisher: str
     publisher_id: str
-    events: int
+    events: int | None
 
 
 class SubscriptionView(msgspec.Struct, frozen=True):

@@ -77,6 +77,8 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     # When it ends, in milliseconds since 1970; 0 is never.
     expires_at: int = 0
     scopes: Scopes = UNLIMITED
+    # Since when it is limited to the topics and tenants that it has now; what was before is not shown.
+    limited_at: int = 0
 
     def secrets(self, now_ms: int) -> list[Secret]:
         """The secrets that work now."""
@@ -160,11 +162,15 @@ def parse_change(body: bytes) -> TokenChange:
 
 def changed(token: Token, asked: TokenChange, *, default: Scopes, now_ms: int) -> Token:
     """The token as it is after a change; raises BadRequest."""
+    scopes = token.scopes if asked.scopes is UNSET else _scopes(asked.scopes, default)
+    is_same = (scopes.topics, scopes.tenants) == (token.scopes.topics, token.scopes.tenants)
+    limited_at = token.limited_at if is_same else now_ms
     return msgspec.structs.replace(
         token,
+        limited_at=limited_at if scopes.limits_events else 0,
         description=token.description if asked.description is UNSET else asked.description,
         expires_at=_expiry(asked.expires_at, asked.expires_in_s, token.expires_at, now_ms),
-        scopes=token.scopes if asked.scopes is UNSET else _scopes(asked.scopes, default),
+        scopes=scopes,
     )
 
 

@@ -53,7 +53,7 @@ class TopicView(Shape):
     name: TopicName
     publisher: Annotated[TokenName, Meta(description="The name of its owner's token")]
     publisher_id: Annotated[str, Meta(description="The id of its owner's token; names need not be unique")]
-    events: Count
+    events: Annotated[Count, Meta(description="null for a token that is limited to some tenants")] | None
     description: str
     publishers: Annotated[
         list[str], Meta(description="The token ids of the clients that may publish besides its owner")

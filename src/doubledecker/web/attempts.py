@@ -83,6 +83,10 @@ class AttemptRoutes:
     ) -> Response:
         query = request.query_params
         wanted = replace(parse(query, receivers, event), client=None if caller.is_admin else caller.id)
+        if caller.scopes.limits_events:
+            # What was attempted before may be beyond the limits, and an attempt has no topics and tenants.
+            known = self._registry.snapshot.tokens.get(caller.id)
+            wanted = replace(wanted, from_ms=max(wanted.from_ms, known.limited_at if known else 0))
         most = queue_bodies.limit(query.get("limit"))
         async with self._reads.of(caller.id):
             page = await self._log.newest(wanted, limit=most)

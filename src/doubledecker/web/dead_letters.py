@@ -20,6 +20,7 @@ from doubledecker.model import event, moment, schema
 from doubledecker.model.dead_letter import REASONS, DeadLetter, LetterFilter, LetterPlace, no_status
 from doubledecker.model.event import Tenant, TopicName
 from doubledecker.model.outcome import STATUSES
+from doubledecker.model.reserved import is_within
 from doubledecker.model.schema import Count, DryRun, Shape, between, one_of, up_to
 from doubledecker.model.token import Caller
 from doubledecker.store.letter_jobs import LetterJob
@@ -141,6 +142,7 @@ class DeadLetterRoutes:
         owner = await self._owner(request, caller)
         query = request.query_params
         chosen, most, after = parse(query), queue_bodies.limit(query.get("limit")), query.get("after")
+        chosen = self._within(chosen, caller)
         place = None if after is None else LetterPlace.parse(after)
         async with self._reads.of(caller.id):
             page = await dead_letters.page(
@@ -149,14 +151,19 @@ class DeadLetterRoutes:
             count = await dead_letters.count(self._partitions, owner, chosen)
         event_id = query.get("event")
         # Of what the page has: ids of events are no index, and a page costs what it costs without this.
-        rows = [_shown(letter) for letter in page.letters if event_id is None or letter.event_id == event_id]
+        rows = [
+            _shown(letter)
+            for letter in page.letters
+            if event_id in {None, letter.event_id} and is_within(caller.scopes, letter.topic, letter.tenant)
+        ]
         return shapes.json(DeadLetters(count, rows, None if page.after is None else str(page.after)))
 
     async def show(self, request: Request, caller: Caller) -> Response:
         """One dead letter."""
         owner, id_ = await self._owner(request, caller), request.path_params["id"]
         for letter in await dead_letters.find(self._partitions, owner, [id_]):
-            return shapes.json(_shown(letter))
+            if is_within(caller.scopes, letter.topic, letter.tenant):
+                return shapes.json(_shown(letter))
         raise NotFound(f"there is no dead letter {id_[:80]!r}")
 
     async def redrive(self, request: Request, caller: Caller) -> Response:
@@ -192,13 +199,14 @@ class DeadLetterRoutes:
             now_ms = await dead_letters.latest_ms(self._partitions)
             end_ms = now_ms + 1 if asked.filter.to_ms is None else min(asked.filter.to_ms, now_ms + 1)
             until = moment.to_text(moment.from_ms(end_ms))
+            chosen = self._within(asked.filter, caller)
             if asked.ids is not None:
-                return _told(request, await self._settle_named(owner, action, asked.ids, asked, until=until))
+                return _told(request, await self._settle_named(owner, action, chosen, asked, until=until))
             if asked.rate_per_s is not None and not asked.dry_run:
-                job = await self._jobs.begin(owner, action, asked.filter, rate_per_s=asked.rate_per_s)
+                job = await self._jobs.begin(owner, action, chosen, rate_per_s=asked.rate_per_s)
                 auditing.learn(request, count=job.count, detail=f"job {job.id}")
                 return await self._shown_job(job, status=202)
-            meant = replace(asked.filter, to_ms=end_ms)
+            meant = replace(chosen, to_ms=end_ms)
             count = await dead_letters.count(self._partitions, owner, meant)
             if asked.dry_run:
                 return _told(request, SettledLetters(count, count, dry_run=True, until=until))
@@ -210,9 +218,9 @@ class DeadLetterRoutes:
         return _told(request, SettledLetters(count, done, dry_run=False, until=until))
 
     async def _settle_named(
-        self, owner: LetterOwner, action: Action, ids: list[str], asked: ChosenBody, *, until: str
+        self, owner: LetterOwner, action: Action, chosen: LetterFilter, asked: ChosenBody, *, until: str
     ) -> SettledLetters:
-        found = await dead_letters.meant(self._partitions, owner, ids, asked.filter)
+        found = await dead_letters.meant(self._partitions, owner, asked.ids or [], chosen)
         if asked.dry_run:
             return SettledLetters(len(found), len(found), dry_run=True, until=until)
         await dead_letters.admit(self._pacer, owner, action, len(found))
@@ -222,6 +230,15 @@ class DeadLetterRoutes:
     async def _shown_job(self, job: LetterJob, *, status: int = 200) -> Response:
         done = await self._jobs.done([job.id])
         return shapes.json(_job(job, done[job.id]), status=status)
+
+    def _within(self, chosen: LetterFilter, caller: Caller) -> LetterFilter:
+        """Those that died since the caller is limited as it is; raises Forbidden for a topic or tenant beyond that."""
+        if not caller.scopes.limits_events:
+            return chosen
+        caller.scopes.check_topics([] if chosen.topic is None else [chosen.topic], to="see")
+        caller.scopes.check_tenants([] if chosen.tenant is None else [chosen.tenant], to="see")
+        known = self._live.snapshot.tokens.get(caller.id)
+        return replace(chosen, from_ms=max(chosen.from_ms or 0, known.limited_at if known else 0))
 
     async def _owner(self, request: Request, caller: Caller) -> LetterOwner:
         chosen = await self._finder.find(request, caller)

@@ -1,5 +1,6 @@
 """The routes of what waits in queues: a look at messages, and destroying them."""
 
+import msgspec
 from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
@@ -7,6 +8,7 @@ from starlette.responses import Response
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.event import check_tenant
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.reserved import is_within
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.store import queue_contents
@@ -19,6 +21,13 @@ from doubledecker.web.turns import ClientLocks
 
 # A list ends here, however many rows it may have: each may hold 64 KiB.
 LIST_BYTES_MAX = 8_388_608
+
+
+class _OnTopic(msgspec.Struct, gc=False):
+    topic: str
+
+
+_TOPIC = msgspec.json.Decoder(_OnTopic)
 
 
 class QueueContents:
@@ -37,12 +46,17 @@ class QueueContents:
         queue = await self._queue(request, caller)
         tenant = request.query_params.get("tenant", "default")
         check_tenant(tenant)
+        caller.scopes.check_tenants([tenant], to="see")
         most = queue_bodies.limit(request.query_params.get("limit"))
         rows: list[PeekedMessage] = []
         async with self._large_reads.of(caller.id):
             for partition in self._partitions.all:
                 found = await queue_contents.peek(partition, queue, tenant, most=most, bytes_max=LIST_BYTES_MAX)
-                rows += [PeekedMessage(id_, tenant, Raw(event)) for id_, event in found]
+                rows += [
+                    PeekedMessage(id_, tenant, Raw(event))
+                    for id_, event in found
+                    if is_within(caller.scopes, _TOPIC.decode(event).topic, tenant)
+                ]
         return shapes.json(Peeked(rows[:most]))
 
     async def purge(self, request: Request, caller: Caller) -> Response:

@@ -120,6 +120,7 @@ class Queues:
         most = queue_bodies.limit(request.query_params.get("facets"), name="facets", default=_FACETS_MAX)
         async with self._large_reads.of(caller.id):
             rows = await view.look_at_facets(self._partitions, queue, most=most)
+        rows = [row for row in rows if caller.scopes.has_tenant(row.tenant)]
         now_ms = clock.now_ms()
         seen = await view.look(self._partitions, queue)
         condition = None
@@ -192,7 +193,7 @@ class Queues:
     async def show_facet(self, request: Request, caller: Caller) -> Response:
         """One tenant's line."""
         queue = await self._queue(request, caller)
-        row = await view.look_at_facet(self._partitions, queue, _tenant(request))
+        row = await view.look_at_facet(self._partitions, queue, _tenant(request, caller))
         return shapes.json(queue_shapes.facet(row, clock.now_ms()))
 
     async def change_facet(self, request: Request, caller: Caller) -> Response:
@@ -201,7 +202,7 @@ class Queues:
         In every partition, as a tenant may be in any.
         """
         queue = await self._queue(request, caller)
-        tenant = _tenant(request)
+        tenant = _tenant(request, caller)
         former = await facets.rule(self._partitions.home, queue, tenant)
         rule = queueing.parse_rule(await self._body(request), former)
         if not caller.is_admin and former == FacetRule() != rule:
@@ -224,7 +225,8 @@ async def _end_when_gone(patience: Patience, request: Request) -> None:
     patience.end()
 
 
-def _tenant(request: Request) -> str:
+def _tenant(request: Request, caller: Caller) -> str:
     tenant: str = request.path_params["tenant"]
     check_tenant(tenant)
+    caller.scopes.check_tenants([tenant], to="see")
     return tenant

@@ -15,7 +15,7 @@ from doubledecker.bus.overview import ALIVE_MS
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import SnapshotCache
-from doubledecker.errors import BusAway
+from doubledecker.errors import BusAway, Forbidden
 from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
 from doubledecker.store import jobs
@@ -107,11 +107,14 @@ class Routes:
         """Which version runs."""
         return shapes.json(VersionAnswer("doubledecker", __version__))
 
-    async def metrics(self, _request: Request, _caller: Caller) -> Response:
+    async def metrics(self, _request: Request, caller: Caller) -> Response:
         """Metrics for Prometheus; without a token only where `metrics_public` is set.
 
-        While Redis is away they are of this process alone.
+        While Redis is away they are of this process alone. They are of all clients and tenants, so a token that is
+        limited to some gets none.
         """
+        if caller.scopes.limits_events:
+            raise Forbidden("metrics are of all topics and tenants, and this token is limited to some")
         snapshot = self._registry.snapshot
         rows = len(snapshot.queues) + len(snapshot.subscribers) + len(snapshot.tokens) + len(snapshot.rights)
         return Response(await self._metrics.get(rows=rows), media_type="text/plain; version=0.0.4")

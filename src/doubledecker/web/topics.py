@@ -14,7 +14,9 @@ from doubledecker.model import schema
 from doubledecker.model import topic as topics
 from doubledecker.model.event import check_topic
 from doubledecker.model.reserved import is_reserved
+from doubledecker.model.scopes import Scopes
 from doubledecker.model.token import Caller
+from doubledecker.model.topic import TopicView
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import auditing, shapes
@@ -32,9 +34,11 @@ class TopicRoutes:
         self._limits = limits
         self._listed = SnapshotCache(self._look_at_all)
 
-    async def list_(self, request: Request, _caller: Caller) -> Response:
-        """All topics, or a page of them when `limit` is given."""
+    async def list_(self, request: Request, caller: Caller) -> Response:
+        """All topics that the token may see, or a page of them when `limit` is given."""
         known = await self._listed.get(rows=await registry.count_topics(self._partitions.home))
+        if caller.scopes.limits_events:
+            known = _within(caller.scopes, known)
         return known.answer(request.query_params)
 
     async def _look_at_all(self) -> EncodedRows:
@@ -45,9 +49,11 @@ class TopicRoutes:
             rows.append(msgspec.json.encode(topic))
         return EncodedRows(names, rows)
 
-    async def show(self, request: Request, _caller: Caller) -> Response:
+    async def show(self, request: Request, caller: Caller) -> Response:
         """A topic: whose it is, who may publish on it, and how many events it had."""
-        return shapes.json(await self._registry.topics.show(request.path_params["name"]))
+        name = request.path_params["name"]
+        caller.scopes.check_topics([name], to="see")
+        return shapes.json(_seen(caller.scopes, await self._registry.topics.show(name)))
 
     async def put(self, request: Request, caller: Caller) -> Response:
         """Say who may publish on a topic and what it is for, as its owner or an admin; make it, if nobody owns it."""
@@ -56,15 +62,17 @@ class TopicRoutes:
         check_topic(name)
         caller.scopes.check_topics([name], to="manage")
         is_new = await self._registry.topics.put(name, asked, caller=caller)
-        return shapes.json(await self._registry.topics.show(name), status=201 if is_new else 200)
+        shown = _seen(caller.scopes, await self._registry.topics.show(name))
+        return shapes.json(shown, status=201 if is_new else 200)
 
     async def delete(self, request: Request, caller: Caller) -> Response:
         """Forget a topic, as its owner or root; the subscriptions to it end, and its name is free.
 
         How many ended is in a header: the original's clients want no body.
         """
-        publisher = "" if caller.is_admin else caller.id
-        ended = await self._registry.topics.delete(request.path_params["name"], publisher=publisher)
+        publisher, name = "" if caller.is_admin else caller.id, request.path_params["name"]
+        caller.scopes.check_topics([name], to="delete")
+        ended = await self._registry.topics.delete(name, publisher=publisher)
         auditing.learn(request, count=ended)
         return Response(status_code=204, headers={"Ended-Subscriptions": str(ended)})
 
@@ -82,6 +90,22 @@ class TopicRoutes:
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._limits)
+
+
+def _within(scopes: Scopes, known: EncodedRows) -> EncodedRows:
+    """The topics that a token is limited to."""
+    rows = [(name, row) for name, row in zip(known.names, known.rows, strict=True) if scopes.has_topic(name)]
+    if scopes.tenants is not None:
+        rows = [(name, msgspec.json.encode(_seen(scopes, _ROW.decode(row)))) for name, row in rows]
+    return EncodedRows([name for name, _ in rows], [row for _, row in rows])
+
+
+def _seen(scopes: Scopes, topic: TopicView) -> TopicView:
+    """A topic as a token may see it: how many events it had says something of all its tenants."""
+    return topic if scopes.tenants is None else msgspec.structs.replace(topic, events=None)
+
+
+_ROW = msgspec.json.Decoder(TopicView)
 
 
 class Gift(msgspec.Struct, forbid_unknown_fields=True):

@@ -14,8 +14,9 @@ from conftest import Topology
 from doubledecker.errors import BadRequest, Forbidden, NotFound
 from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.scopes import ScopesWanted
 from doubledecker.model.subscriber import Subscription
-from doubledecker.model.token import Caller
+from doubledecker.model.token import Caller, TokenWanted
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import SparkReadContext
@@ -167,6 +168,26 @@ async def test_a_queue_gets_what_fits_and_nobody_else_does(spark: SparkSession, 
         assert {event.replay for event in got} == {done.id}
         assert await waiting_in(feed, "two") == []
         assert await waiting_for(feed, other) == []
+
+
+async def test_a_limited_token_gets_none_of_the_past_beyond_its_limits(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    async with a_feed(one) as feed:
+        mine = await a_past(spark, feed, tmp_path)
+        clients, asked = feed.bus.registry.clients, ScopesWanted(topics=["ord*", "users"], tenants=["tenant-2"])
+        token = await clients.add(TokenWanted("late", scopes=asked), "secret-of-late", now_ms=0)
+        limited = Caller(token.id, "late", scopes=token.scopes)
+        for name in ("by-itself", "by-root"):
+            await feed.bus.registry.register_queue(RegisteredQueue(name, token.id, (".*",)), caller=limited)
+        desk = Desk(mine, one)
+        await desk.replay(limited, to_queue="by-itself")
+        await desk.replay(ROOT, to_queue="by-root")
+        got = [await waiting_in(feed, name) for name in ("by-itself", "by-root")]
+        sent = [event for event in wanted(feed.events, tenant="tenant-2") if event.topic in {"orders", "users"}]
+
+    assert sent
+    assert [sorted(event.id for event in some) for some in got] == [sorted(event.id for event in sent)] * 2
 
 
 async def test_a_topic_gets_new_events_for_all_who_listen_there(

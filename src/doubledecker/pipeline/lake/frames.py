@@ -8,6 +8,7 @@ from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow
 from doubledecker.model import reserved
+from doubledecker.model.scopes import Scopes
 from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.lake.versions import Version
 
@@ -46,6 +47,23 @@ def seen_by(frame: DataFrame, client: str | None) -> DataFrame:
     if client is not None:
         fits |= columns.col("publisher") == reserved.publisher_for(client)
     return frame.where(fits)
+
+
+def within(frame: DataFrame, scopes: Scopes) -> DataFrame:
+    """Events of the topics and tenants that a token is limited to, and those on reserved topics."""
+    is_free = columns.col("topic").startswith(reserved.PREFIX)
+    if scopes.tenants is not None:
+        frame = frame.where(is_free | columns.col("tenant").isin(list(scopes.tenants)))
+    if scopes.topics is not None:
+        # Without any, it is what no topic is.
+        forms = "|".join(map(_form, scopes.topics))
+        frame = frame.where(is_free | columns.col("topic").rlike(f"^({forms})$"))
+    return frame
+
+
+def _form(glob: str) -> str:
+    """A name or a glob as a regular expression; nothing else in it has a meaning there."""
+    return glob.replace(".", "[.]").replace("*", ".*").replace("?", ".")
 
 
 def order() -> list[Column]:

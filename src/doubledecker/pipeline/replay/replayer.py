@@ -13,7 +13,7 @@ Between windows there is time for the other steps, for other replays, for cancel
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -35,6 +35,8 @@ from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.pipeline_job import PipelineJob, text_of
 from doubledecker.model.position import Checkpoint, Shard
 from doubledecker.model.replay import Replay
+from doubledecker.model.routing import Registry
+from doubledecker.model.scopes import Scopes
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import search, session
 from doubledecker.pipeline.bulk import posting
@@ -116,28 +118,37 @@ class TargetRoom:
 
     events: int
     note: str = ""
+    # What the tokens of who asked and of the target's owner are limited to.
+    limits: tuple[Scopes, ...] = ()
 
 
-def check(settings: Settings, replay: Replay) -> None:
-    """Raise NotFound when there is no such target."""
-    asyncio.run(_room(settings, replay))
+def room_of(settings: Settings, replay: Replay, *, owner: str) -> TargetRoom:
+    """How much the target takes now; raises NotFound when it, or who asked, is gone."""
+    return asyncio.run(_room(settings, replay, owner))
 
 
-def room_of(settings: Settings, replay: Replay) -> TargetRoom:
-    """How much the target takes now; raises NotFound when it is gone."""
-    return asyncio.run(_room(settings, replay))
-
-
-async def _room(settings: Settings, replay: Replay) -> TargetRoom:
+async def _room(settings: Settings, replay: Replay, owner: str) -> TargetRoom:
     async with build.open_bus(settings, patience_s=15.0) as bus:
+        limits = _limits(bus.registry.snapshot, replay, owner)
         if replay.target == "topic":
             await _check_publisher(bus, replay)
-            return TargetRoom(_ANY)
+            return TargetRoom(_ANY, limits=limits)
         if replay.direct and replay.name in bus.registry.snapshot.subscribers:
-            return TargetRoom(_ANY)
+            return TargetRoom(_ANY, limits=limits)
         waiting, most = await _waiting(bus, replay, settings.replay_backlog_max)
     note = f"{waiting} events wait for {replay.target} {replay.name!r} already; it goes on below {most}"
-    return TargetRoom(most - waiting, note if waiting >= most else "")
+    return TargetRoom(most - waiting, note if waiting >= most else "", limits)
+
+
+def _limits(known: Registry, replay: Replay, owner: str) -> tuple[Scopes, ...]:
+    if owner and owner not in known.tokens:
+        raise NotFound(f"the token of {owner!r}, who asked for this, was revoked")
+    clients = {owner}
+    if replay.target == "subscriber" and replay.name in known.subscribers:
+        clients.add(known.subscribers[replay.name].client)
+    elif replay.target == "queue" and replay.name in known.queues:
+        clients.add(known.queues[replay.name].owner)
+    return tuple(scopes for each in clients if (scopes := known.scopes_of(each)).limits_events)
 
 
 async def _check_publisher(bus: BusParts, replay: Replay) -> None:
@@ -262,8 +273,8 @@ class Replayer:
 
     def _begin(self, job: PipelineJob, replay: Replay) -> int:
         """Count what there is to do."""
-        check(self.settings, replay)
-        days = self._fitting(replay, replay.from_ms, replay.upto_ms).groupBy(
+        limits = room_of(self.settings, replay, owner=job.owner).limits
+        days = self._fitting(replay, replay.from_ms, replay.upto_ms, limits).groupBy(
             "topic", columns.to_date("at").alias("day")
         )
         first = columns.min(columns.unix_millis("at")).alias("first")
@@ -283,7 +294,7 @@ class Replayer:
 
     def _go_on(self, job: PipelineJob, replay: Replay) -> int | None:
         """Send the next window."""
-        room = room_of(self.settings, replay)
+        room = room_of(self.settings, replay, owner=job.owner)
         if room.events <= 0:
             if job.note != room.note:
                 self._change(job, lambda now: structs.replace(now, note=room.note))
@@ -292,9 +303,9 @@ class Replayer:
         cursor, windows = self._windows.pop(job.id, (-1, None))
         if windows is None or cursor != job.cursor:
             stretch = Bin(job.cursor, replay.upto_ms, max(1, job.total - job.done))
-            windows = Windows(stretch, partial(self._count, replay))
+            windows = Windows(stretch, partial(self._count, replay, room.limits))
         end_ms = windows.next(most)
-        sent = self._send(job, replay, end_ms)
+        sent = self._send(job, replay, end_ms, room.limits)
         if sent.why:
             note = f"subscriber {replay.name!r}: {sent.why}"
             self._change(job, partial(_held_up, sent=sent, note=note))
@@ -305,10 +316,10 @@ class Replayer:
         self._windows[job.id] = (end_ms, windows)
         return sent.now
 
-    def _send(self, job: PipelineJob, replay: Replay, end_ms: int) -> Sent:
+    def _send(self, job: PipelineJob, replay: Replay, end_ms: int, limits: Sequence[Scopes]) -> Sent:
         # A core is left to landing: a task of ours holds its own for as long as the pace demands.
         tasks = max(1, session.cores(self.ground.spark) - 1)
-        frame = self._fitting(replay, job.cursor, end_ms)
+        frame = self._fitting(replay, job.cursor, end_ms, limits)
         if replay.direct:
             done = send(self.settings, job.id, replay, frame, tasks=tasks)
             return Sent(done.passed - job.done, why=done.why)
@@ -318,17 +329,21 @@ class Replayer:
         rows = dealt.mapInArrow(partial(resend_task.send, work=work), arrow.ddl(resend_task.SENT)).collect()
         return Sent(*(sum(row[name] for row in rows) for name in resend_task.SENT.names))
 
-    def _count(self, replay: Replay, from_ms: int, upto_ms: int, width: int) -> Mapping[int, int]:
+    def _count(
+        self, replay: Replay, limits: Sequence[Scopes], from_ms: int, upto_ms: int, width: int
+    ) -> Mapping[int, int]:
         number = columns.floor((columns.unix_millis("at") - from_ms) / width).alias("number")
-        found = self._fitting(replay, from_ms, upto_ms).groupBy(number).count().collect()
+        found = self._fitting(replay, from_ms, upto_ms, limits).groupBy(number).count().collect()
         return {row["number"]: row["count"] for row in found}
 
-    def _fitting(self, replay: Replay, from_ms: int, upto_ms: int) -> DataFrame:
+    def _fitting(self, replay: Replay, from_ms: int, upto_ms: int, limits: Sequence[Scopes]) -> DataFrame:
         since, until = moment.from_ms(from_ms), moment.from_ms(upto_ms)
         whole = search.everything(self.ground, "events", since=since, until=until)
         # To a topic or a queue go none that only some may see: who reads there may change.
         client = replay.name if replay.target == "subscriber" else None
         seen = frames.seen_by(whole, client)
+        for scopes in limits:
+            seen = frames.within(seen, scopes)
         return search.fitting(seen, search.conditions(topic=replay.topic, tenant=replay.tenant, where=replay.where))
 
     def _lanes(self) -> int:
