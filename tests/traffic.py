@@ -35,7 +35,12 @@ class Traffic:
         self._clocks = {(name, index): BEGAN_MS for name in landing.TABLES for index in range(partitions)}
 
     def land(self, root: str, name: str, *, partition: int, entries: int) -> None:
-        make = {"events": self._events, "attempts": self._attempt, "settlements": self._settlements}[name]
+        make = {
+            "events": self._events,
+            "attempts": self._attempt,
+            "settlements": self._settlements,
+            "audit": self._audit,
+        }[name]
         made = []
         for _ in range(entries):
             self._clocks[name, partition] += self._chance.randrange(self._pace_ms) + 1
@@ -83,3 +88,11 @@ class Traffic:
             for n in range(chance.randrange(1, 20))
         ]
         return ("queue", f"queue-{chance.randrange(3)}".encode()), (kind, "\n".join(lines).encode())
+
+    def _audit(self, at: int) -> tuple[tuple[str, bytes], ...]:
+        told = {"request": f"r{at}", "at": at, "actor": "root", "actor_name": "root", "action": "queue.purged"}
+        more = {"target": "jobs", "outcome": "done", "status": 200, "count": self._chance.randrange(9)}
+        named = (
+            {"client": "shop-1", "fields": ["tenant"], "address": "192.0.2.1"} if self._chance.random() < 0.5 else {}
+        )
+        return (("client", b""), ("audit", json.dumps({**told, **more, **named}).encode()))

@@ -9,6 +9,7 @@ import click
 
 from doubledecker import __version__
 from doubledecker.assembly.launch import PROCESSES_MAX, Member
+from doubledecker.cli.audit import audit
 from doubledecker.cli.dead import dead
 from doubledecker.cli.events import events
 from doubledecker.cli.looking import doctor as _doctor
@@ -333,6 +334,7 @@ def resend(
     attempts.resend(bus, data, secret, event=event, attempt=attempt, receiver=receiver, topic=topic, source=source)
 
 
+cli.add_command(audit)
 cli.add_command(completion)
 cli.add_command(dead)
 cli.add_command(_doctor)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from doubledecker.client.views import (
         AttemptsPage,
         AttemptView,
+        AuditPage,
+        AuditRecordView,
         DeadLetter,
         FacetView,
         FilteredEvent,
@@ -56,6 +58,8 @@ __all__ = [
     "AsyncQueue",
     "AttemptView",
     "AttemptsPage",
+    "AuditPage",
+    "AuditRecordView",
     "Backoff",
     "BlockingMessage",
     "Bus",
@@ -141,6 +145,8 @@ _HOMES = {
     "views": (
         "AttemptsPage",
         "AttemptView",
+        "AuditPage",
+        "AuditRecordView",
         "DeadLetter",
         "FacetView",
         "FilterView",

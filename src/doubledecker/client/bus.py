@@ -16,6 +16,7 @@ from doubledecker.client.message import Event, read_event
 from doubledecker.client.queue import AsyncQueue, ReceiverFormat
 from doubledecker.client.views import (
     AttemptsPage,
+    AuditPage,
     FilterView,
     IssuedSecret,
     IssuedToken,
@@ -139,6 +140,18 @@ class AttemptOptions(TypedDict, total=False):
     limit: int
 
 
+class AuditOptions(TypedDict, total=False):
+    """Which records of the audit trail are listed; docs/http-api.md describes them. Times are ISO 8601."""
+
+    actor: str
+    action: str
+    target: str
+    start: str
+    end: str
+    before: str
+    limit: int
+
+
 class Published(msgspec.Struct, frozen=True):
     """The ids of the events that the bus accepted, in order, and the refused ones with their reasons."""
 
@@ -226,6 +239,12 @@ class AsyncBus:
         query |= {"from": query.pop("start", None), "to": query.pop("end", None)}
         at = path("attempts", **query) if event and receiver is None else of_receiver(receiver, "attempts", **query)
         return await self._calls.ask("GET", at, kind=AttemptsPage)
+
+    async def audit(self, **options: Unpack[AuditOptions]) -> AuditPage:
+        """Who changed what, the newest first: all for root and admins, for a client what it did itself."""
+        query: dict[str, Any] = {**options}
+        query |= {"from": query.pop("start", None), "to": query.pop("end", None)}
+        return await self._calls.ask("GET", path("audit", **query), kind=AuditPage)
 
     async def resend(
         self,

@@ -218,6 +218,7 @@ class Bus(_Plain[AsyncBus]):
     resume = _waits(AsyncBus.resume)
     enable = _waits(AsyncBus.enable)
     attempts = _waits(AsyncBus.attempts)
+    audit = _waits(AsyncBus.audit)
     resend = _waits(AsyncBus.resend)
     rotate_secret = _waits(AsyncBus.rotate_secret)
     test = _waits(AsyncBus.test)

@@ -255,6 +255,34 @@ class AttemptsPage(msgspec.Struct, frozen=True):
     older: str
 
 
+class AuditRecordView(msgspec.Struct, frozen=True):
+    """One action of the audit trail: who did what to what; `at` is when it was asked for, in ms."""
+
+    id: str
+    at: int
+    actor: str
+    actor_name: str
+    action: str
+    target: str
+    outcome: str
+    status: int | None
+    count: int | None
+    fields: tuple[str, ...]
+    detail: str
+    address: str
+    proxy: str
+    request_id: str
+    traceparent: str
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    """Records, newest first; `before` is where older ones continue, and `older` says why some are not there."""
+
+    records: tuple[AuditRecordView, ...]
+    before: str | None
+    older: str
+
+
 class ResentEvents(msgspec.Struct, frozen=True):
     """The ids of events that wait for a receiver again, that were not found, and that its queue had no room for."""
 

@@ -17,6 +17,7 @@ from doubledecker.pipeline.lake import frames, versions
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import latest, measures, rollup, sketches, summaries
 from doubledecker.pipeline.metrics.measures import MEASURES, SPANS
+from doubledecker.store import journal
 from doubledecker.store import pipeline as told
 from feed import a_feed
 from harness import a_bus, an_event
@@ -79,7 +80,7 @@ def test_measures_are_what_another_engine_counts_though_partitions_land_at_diffe
 ):
     root, traffic = str(tmp_path), Traffic(7)
     for number in range(4):
-        for name in landing.TABLES:
+        for name in journal.NAMES:
             traffic.land(root, name, partition=0, entries=200)
             # This one is behind by minutes, and then by none.
             traffic.land(root, name, partition=1, entries=20 if number < 3 else 700)
@@ -94,7 +95,7 @@ def test_measures_are_what_another_engine_counts_though_partitions_land_at_diffe
 
 def test_a_round_without_news_changes_nothing(spark: SparkSession, tmp_path: Path):
     root, traffic = str(tmp_path), Traffic(8)
-    for name in landing.TABLES:
+    for name in journal.NAMES:
         traffic.land(root, name, partition=0, entries=100)
     first = measure_all(spark, root)
     numbers = [measures.table_of(root, name).open().version() for name in MEASURES]
@@ -239,7 +240,7 @@ def test_measuring_goes_on_while_it_is_folded(spark: SparkSession, tmp_path: Pat
 
 def test_a_sum_is_that_of_the_rows_and_hours_of_minutes(spark: SparkSession, tmp_path: Path):
     root, traffic = str(tmp_path), Traffic(17)
-    for name in landing.TABLES:
+    for name in journal.NAMES:
         for index in range(PARTITIONS):
             traffic.land(root, name, partition=index, entries=500)
     measure_all(spark, root)
@@ -247,7 +248,7 @@ def test_a_sum_is_that_of_the_rows_and_hours_of_minutes(spark: SparkSession, tmp
     served: dict[tuple[object, object], int] = {}
     for (_, queue, tenant), (pulled, *_) in recount.recount(root, "settlements", span="hour").items():
         served[queue, tenant] = served.get((queue, tenant), 0) + pulled
-    minutes = len({about[0] for name in landing.TABLES for about in recount.recount(root, name, span="minute")})
+    minutes = len({about[0] for name in journal.NAMES for about in recount.recount(root, name, span="minute")})
 
     assert by_minute.total == by_hour.total
     assert by_minute.topics == by_hour.topics
@@ -269,7 +270,7 @@ async def test_the_latest_in_redis_are_what_the_tables_say(spark: SparkSession, 
     async with a_feed(topology) as feed:
         mine = await a_lake(spark, feed, tmp_path)
         await feed.publish(300, call=30)
-        for name in landing.TABLES:
+        for name in journal.NAMES:
             await mine.land(name)
         await asyncio.to_thread(measure_all, spark, mine.root, partitions=topology.partitions)
         nothing = await told.measures(feed.bus.partitions.home)
@@ -321,7 +322,7 @@ async def test_real_deliveries_are_measured_by_subscriber(spark: SparkSession, o
             while len(good.events) < 40 or len(bad.events) < 40:
                 await asyncio.sleep(0.05)
         mine = await Lake(spark, _Client(one), tmp_path).register()
-        for name in landing.TABLES:
+        for name in journal.NAMES:
             await mine.land(name)
         await asyncio.to_thread(measure_all, spark, mine.root, partitions=1)
 

@@ -5,8 +5,11 @@ The pipeline carries jobs out. When none runs, one is run here until the job is 
 
 import asyncio
 import contextlib
+import getpass
 import json
 import math
+import os
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -15,22 +18,26 @@ from typing import TypeVar
 
 import click
 import msgspec
+from msgspec import structs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus.audit import AuditTrail
 from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.cli import folder, words
 from doubledecker.cli import pipeline as piping
 from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
+from doubledecker.model import audit as records
 from doubledecker.model import pipeline_job as views
 from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.pipeline_job import PipelineJob
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.token import ROOT_NAME, Caller
+from doubledecker.model.uid import uid
 from doubledecker.store import pipeline
 from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 
@@ -43,6 +50,7 @@ _END_S = 5.0
 _CELL_MAX = 80
 
 _Result = TypeVar("_Result")
+_Asked = TypeVar("_Asked")
 
 
 class JobCalls:
@@ -66,7 +74,7 @@ class JobCalls:
             if not self._is_wanted(REPLAYS, counted, is_dry=is_dry, is_sure=is_sure):
                 return
             wanted.dry_run, wanted.end = False, views.replay(counted).end
-            self._tell(REPLAYS, self._follow(REPLAYS, self._ask(lambda desk: desk.ask_replay(wanted, _ROOT))))
+            self._tell(REPLAYS, self._follow(REPLAYS, self._change("replay.asked", wanted, PipelineJobs.ask_replay)))
 
         self._with_pipeline(talk)
 
@@ -80,7 +88,9 @@ class JobCalls:
             if not self._is_wanted(ERASURES, counted, is_dry=is_dry, is_sure=is_sure):
                 return
             wanted.dry_run = False
-            self._tell(ERASURES, self._follow(ERASURES, self._ask(lambda desk: desk.ask_erasure(wanted, _ROOT))))
+            self._tell(
+                ERASURES, self._follow(ERASURES, self._change("erasure.asked", wanted, PipelineJobs.ask_erasure))
+            )
 
         self._with_pipeline(talk)
 
@@ -103,7 +113,7 @@ class JobCalls:
 
     def cancel_replay(self, id_: str) -> None:
         """End one where it is."""
-        self._tell(REPLAYS, self._ask(lambda desk: desk.cancel(REPLAYS, id_, _ROOT)))
+        self._tell(REPLAYS, self._change("replay.cancelled", id_, _cancel))
 
     def _is_wanted(self, kind: str, counted: PipelineJob, *, is_dry: bool, is_sure: bool) -> bool:
         """Show what was counted, and ask whether to go on."""
@@ -122,6 +132,24 @@ class JobCalls:
         if not _is_alive(self._settings):
             self._find_pipeline()  # without one there would be nobody to carry it out
         return self._ask(act)
+
+    def _change(
+        self, action: str, asked: _Asked, act: Callable[[PipelineJobs, _Asked, Caller], Awaitable[PipelineJob]]
+    ) -> PipelineJob:
+        """Ask, and record it in the audit trail, as done by the system's user on this machine."""
+
+        async def change() -> PipelineJob:
+            begun = records.begun(uid(), clock.now_ms(), action, _ROOT)
+            begun = structs.replace(begun, actor_name=_user(), address=socket.gethostname())
+            async with build.open_bus(self._settings, patience_s=0) as bus:
+                desk = PipelineJobs(bus.partitions, bus.registry, rate=self._settings.replay_rate_per_s)
+                async with AuditTrail(bus.partitions).recorded(begun) as learned:
+                    job = await act(desk, asked, _ROOT)
+                    learned.target = job.id
+                    learned.detail = records.given(asked) if isinstance(asked, msgspec.Struct) else ""
+                return job
+
+        return _run(change())
 
     def _ask(self, act: Callable[[PipelineJobs], Awaitable[_Result]]) -> _Result:
         async def ask() -> _Result:
@@ -185,6 +213,18 @@ class JobCalls:
         settings, root = piping.find(self._data, self._lake)
         folder.check_readable(root)
         return settings, root
+
+
+def _cancel(desk: PipelineJobs, id_: str, caller: Caller) -> Awaitable[PipelineJob]:
+    return desk.cancel(REPLAYS, id_, caller)
+
+
+def _user() -> str:
+    """The system's user, by number where it has no name, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 class _Talk(threading.Thread):
