@@ -102,7 +102,7 @@ async def test_what_a_copy_holds_is_no_newer_than_its_version(one: Topology, mon
         token = (await copy.clients.create("s", "secret", now_ms=1)).id
         await subscribers.save(home, Subscriber(token, URL, "u", ("widgets",)), seen=copy.snapshot.version)
         await copy.refresh()
-        seen = await subscribers.delete(home, token)
+        seen = await subscribers.delete(home, Subscriber(token, "", ""))
 
         async def come_back() -> None:
             await subscribers.save(home, Subscriber(token, URL, "u", ("gadgets",)), seen=seen)
@@ -121,7 +121,7 @@ async def test_what_a_deleter_that_died_left_waiting_is_purged_when_its_subscrib
         await bus.subscribe(secret, URL, "widgets", timeout=0, max=1)
         await bus.publish(await bus.token("publisher"), [an_event()])
         [token] = await subscribers.all_tokens(home)
-        await subscribers.delete(home, token)
+        await subscribers.delete(home, Subscriber(token, "", ""))
         [job] = (await deliveries.turn(home, [], ["slot"], process="p", probes_max=1)).jobs
         await deliveries.turn(home, [Settled(job, GONE)], [], process="p", probes_max=1)
 

@@ -17,7 +17,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model import token as tokens
 from doubledecker.model.event import EventKind
 from doubledecker.model.routing import Route
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.subscriber import Subscriber, fresh, id_of
 from doubledecker.model.token import ROOT, Caller, Token
 from doubledecker.model.topic import TopicRights, TopicWanted
 from doubledecker.store import events, registry, subscribers
@@ -25,12 +25,14 @@ from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
 from laws.world import World, hold_law, law
 
 NAMES = ("ann", "bob", "cy")
+SUBSCRIPTIONS = ("default", "mail", "news")
 TOPICS = ("widgets", "gadgets", "gizmos")
 # What a subscriber may ask for: topics, or globs that match some of them.
 WANTED = (*TOPICS, "g*", "?idg*s")
 CHANGES_MAX = 3
 
 some_name = st.sampled_from(NAMES)
+some_subscription = st.sampled_from(SUBSCRIPTIONS)
 some_topic = st.sampled_from(TOPICS)
 some_topics = st.lists(some_topic, unique=True).map(sorted)
 some_wanted = st.lists(st.sampled_from(WANTED), unique=True).map(sorted)
@@ -60,28 +62,67 @@ class RegistryMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.world.empty()
 
-    @rule(name=some_name, topics=some_wanted, is_crash=is_crash)
-    def subscribe(self, name: str, topics: list[str], is_crash: bool) -> None:
+    def of(self, client: str, name: str) -> Subscriber | None:
+        """A client's subscription by its name, whoever made it."""
+        found = [each for each in self.subscribers.values() if (each.client, each.name) == (client, name)]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    @rule(client=some_name, name=some_subscription, topics=some_wanted, moves=st.booleans(), is_crash=is_crash)
+    def subscribe(self, client: str, name: str, topics: list[str], moves: bool, is_crash: bool) -> None:
         """Refused once its client is gone, and by one who has not seen what was changed of it last."""
         number = next(self.numbers)
-        subscriber = Subscriber(name, f"https://{number}", name, tuple(topics), timeout_ms=number, concurrency=2)
-        former, home = self.subscribers.get(name), self.world.partitions.home
+        former, home = self.of(client, name), self.world.partitions.home
+        token = former.token if former else id_of(client, name)
+        if former is None and token in self.subscribers:
+            return  # it was given away, and keeps the id; who has seen that asks for another name
+        callback = former.callback if former and not moves else f"https://{number}"
+        plain = fresh(token, client)
+        subscriber = replace(
+            plain, callback=callback, uuid=name, topics=tuple(topics), timeout_ms=number, concurrency=2
+        )
         if former is not None:
-            assert self.world.run(subscribers.save(home, subscriber, seen=self.changed[name] - 1)) == 0
+            assert self.world.run(subscribers.save(home, subscriber, seen=self.changed[token] - 1)) == 0
         version = self.world.run(subscribers.save(home, subscriber, seen=self.version))
-        assert (version > 0) == (name in self.tokens)
+        assert (version > 0) == (client in self.tokens)
         if version == 0:
             return
         self.finish(version, is_crash=is_crash)
-        self.changed[name] = version
+        self.changed[token] = version
         # It came with this version, unless it was there before.
-        self.subscribers[name] = replace(subscriber, since=former.since if former else version, anew_since=version)
+        kept = former and not moves and former.anew_since
+        self.subscribers[token] = replace(
+            subscriber, since=former.since if former else version, anew_since=kept or version
+        )
 
-    @rule(name=some_name, is_crash=is_crash)
-    def unsubscribe(self, name: str, is_crash: bool) -> None:
-        version = self.world.run(subscribers.delete(self.world.partitions.home, name))
-        assert (version > 0) == (self.subscribers.pop(name, None) is not None)
-        self.finish(version, is_crash=is_crash)
+    @rule(client=some_name, name=some_subscription, to=some_name, is_crash=is_crash)
+    def give_subscription(self, client: str, name: str, to: str, is_crash: bool) -> None:
+        """All of it goes on under its id; nobody has two of a name."""
+        given, home = self.of(client, name), self.world.partitions.home
+        if given is None or name == "default" or client == to:
+            return
+        assert self.world.run(subscribers.give(home, given, to=to, seen=self.changed[given.token] - 1)) == 0
+        version = self.world.run(subscribers.give(home, given, to=to, seen=self.version))
+        if to not in self.tokens:
+            assert version == -1
+        elif self.of(to, name) is not None:
+            assert version == -2
+        else:
+            assert version > 0
+            self.finish(version, is_crash=is_crash)
+            self.changed[given.token] = version
+            self.subscribers[given.token] = replace(given, owner=to, anew_since=version)
+
+    @rule(client=some_name, name=some_subscription, is_crash=is_crash)
+    def unsubscribe(self, client: str, name: str, is_crash: bool) -> None:
+        found = self.of(client, name)
+        stranger = fresh(found.token if found else id_of(client, name), "nobody")
+        assert self.world.run(subscribers.delete(self.world.partitions.home, stranger)) == 0
+        if found is not None:
+            version = self.world.run(subscribers.delete(self.world.partitions.home, found))
+            assert version > 0
+            del self.subscribers[found.token]
+            self.finish(version, is_crash=is_crash)
 
     @rule(name=some_name, topic=st.sampled_from(WANTED), is_crash=is_crash)
     def leave_topic(self, name: str, topic: str, is_crash: bool) -> None:
@@ -172,6 +213,10 @@ class RegistryMachine(RuleBasedStateMachine):
         assert snapshot.version == self.version
         assert snapshot.tokens == self.tokens
         assert snapshot.subscribers == self.subscribers
+        for client in NAMES:
+            own = [self.of(client, name) for name in SUBSCRIPTIONS]
+            assert [snapshot.subscription(client, name) for name in SUBSCRIPTIONS] == own
+            assert sorted(snapshot.subscriptions_of(client), key=str) == sorted(filter(None, own), key=str)
         for topic in TOPICS:
             wanted = {name: subscriber.topics for name, subscriber in self.subscribers.items()}
             expected = {name for name, globs in wanted.items() if any(fnmatchcase(topic, glob) for glob in globs)}
@@ -215,11 +260,15 @@ class RegistryMachine(RuleBasedStateMachine):
     def what_redis_indexes_agrees_with_itself(self) -> None:
         """Each subscription is written twice, by subscriber and by topic."""
         home = self.world.partitions.home
-        by_name = self.world.ask(home, *(["SMEMBERS", f"topics:{name}"] for name in NAMES))
+        ids = [id_of(client, name) for client in NAMES for name in SUBSCRIPTIONS]
+        by_name = self.world.ask(home, *(["SMEMBERS", f"topics:{id_}"] for id_ in ids))
         by_topic = self.world.ask(home, *(["SMEMBERS", f"subscribers:{topic}"] for topic in WANTED))
-        forward = {(n, t.decode()) for n, members in zip(NAMES, by_name, strict=True) for t in members}
+        forward = {(n, t.decode()) for n, members in zip(ids, by_name, strict=True) for t in members}
         backward = {(n.decode(), t) for t, members in zip(WANTED, by_topic, strict=True) for n in members}
         assert forward == backward == {(s.token, topic) for s in self.subscribers.values() for topic in s.topics}
+        named = self.world.ask(home, *(["HVALS", f"subscriptions:{client}"] for client in NAMES))
+        of_clients = {(c, id_.decode()) for c, found in zip(NAMES, named, strict=True) for id_ in found}
+        assert of_clients == {(s.client, s.token) for s in self.subscribers.values()}
 
     def finish(self, version: int, *, is_crash: bool) -> None:
         """Copy the version and answer, unless the process dies first."""

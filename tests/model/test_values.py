@@ -112,8 +112,8 @@ def test_what_is_absent_keeps_its_former_value():
         "t", "https://old.example/", "u", ("x",), timeout_ms=7, max_events=8, max_bytes=9, concurrency=2
     )
 
-    kept = subscribing.merge(subscription(), token="t", former=former)
-    changed = subscribing.merge(subscription(timeout=0, max=1, uuid="v"), token="t", former=former)
+    kept = subscribing.merge(subscription(), former)
+    changed = subscribing.merge(subscription(timeout=0, max=1, uuid="v"), former)
 
     assert (kept.timeout_ms, kept.max_events, kept.max_bytes, kept.concurrency, kept.uuid) == (7, 8, 9, 2, "u")
     assert (kept.callback, kept.topics) == ("https://a.example/cb", ("a",))

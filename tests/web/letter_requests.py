@@ -13,7 +13,7 @@ _SLOW = {"rate_per_s": 0.01}
 def _of(prefix: str, name: str) -> list[Request]:
     """Of a receiver that is the client's; another client finds none of it."""
     dead, job = f"{prefix}/dead", f"{prefix}/dead/jobs/{{id}}"
-    is_own = prefix == "/subscriber"
+    is_own = prefix in {"/subscriber", "/subscriptions/{name}"}
     found: list[Request] = [
         ("client", "GET", dead, name, None, {}, 200),
         ("client", "GET", f"{dead}/{{id}}", name, None, {}, 200),
@@ -40,6 +40,7 @@ def _of(prefix: str, name: str) -> list[Request]:
 
 REQUESTS: list[Request] = [
     *_of("/subscriber", ""),
+    *_of("/subscriptions/{name}", "own"),
     *_of("/subscribers/{subscriber}", "client"),
     *_of("/queues/{name}", "jobs"),
 ]

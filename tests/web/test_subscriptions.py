@@ -24,6 +24,8 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
         assert [row | {"uuid": ""}] == [
             {
                 "subscriber": made["id"],
+                "name": "default",
+                "client": made["id"],
                 "callback": CALLBACK,
                 "max_events": 100,
                 "timeout": 500,

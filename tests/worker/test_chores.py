@@ -184,7 +184,7 @@ async def test_the_sweep_forgets_receivers_that_a_process_died_before_it_forgot(
         [token] = other.registry.snapshot.subscribers
         home = other.partitions.home
         await registry.delete_queue(home, next(iter(other.registry.snapshot.queues.values())), discard=True)
-        await subscribers.delete(home, token)
+        await subscribers.delete(home, Subscriber(token, "", ""))
 
         await _chores(other).sweep()
 
@@ -258,7 +258,7 @@ async def test_letters_of_a_subscriber_that_is_back_stay(
             monkeypatch.setattr(dead_letters, "destroy", destroy)
             await other.registry.subscriptions.delete(token)
         else:
-            await subscribers.delete(other.partitions.home, token)
+            await subscribers.delete(other.partitions.home, Subscriber(token, "", ""))
             await other.registry.refresh()
             monkeypatch.setattr(dead_letters, "destroy", destroy)
             await (_chores(other).sweep() if chore == "sweep" else _chores(other).purge(partition, token, uid()))
@@ -292,7 +292,7 @@ async def test_who_subscribes_anew_has_no_letters_from_before_though_a_process_d
         [token] = await subscribers.all_tokens(home)
         for partition in other.partitions.all:
             await dead_letters.add(partition, token, [a_letter(1)])
-        await subscribers.delete(home, token)
+        await subscribers.delete(home, Subscriber(token, "", ""))
 
         await bus.subscribe(secret, DEAD_URL, "widgets", timeout=60_000)
 

@@ -119,6 +119,7 @@ class Settings:
     pattern_steps_max: int = Quotas.pattern_steps_max
     client_filter_steps_max: int = Quotas.client_filter_steps_max
     filter_steps_max: int = Quotas.filter_steps_max
+    client_subscribers_max: int = Quotas.client_subscribers_max
     client_subscriptions_max: int = Quotas.client_subscriptions_max
     client_streams_max: int = Quotas.client_streams_max
     client_requests_max: int = Quotas.client_requests_max
@@ -301,6 +302,7 @@ _LEAST = {
     "client_queues_max": 0,
     "client_copies_max": 0,
     "client_refusing_queues_max": 0,
+    "client_subscribers_max": 0,
     "client_subscriptions_max": 0,
     "client_streams_max": 0,
     "client_requests_max": 0,

@@ -228,8 +228,8 @@ async def drop_beyond(partitions: Partitions, known: Registry, bounds: LetterBou
 
 
 def _owner(known: Registry, receiver: str) -> str:
-    queue = known.queues.get(receiver[1:]) if receiver.startswith("@") else None
-    return queue.receiver.client if queue else ""
+    """As attempts name it: not where it is the receiver's own id."""
+    return known.owner_of(receiver).removeprefix(receiver)
 
 
 async def _drop(partitions: Partitions, receiver: str, letters: int, size: int, *, owner: str) -> DroppedLetters:

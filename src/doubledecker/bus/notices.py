@@ -135,7 +135,7 @@ class NoticeWriter:
     def _find(self, name: str) -> tuple[Subscriber | RegisteredQueue | None, str]:
         """A receiver, and its owner, who may be root; a queue without a callback may have dead letters too."""
         if not name.startswith("@"):
-            return self._registry.snapshot.subscribers.get(name), name
+            return self._registry.snapshot.subscribers.get(name), self._registry.snapshot.owner_of(name)
         queue = self._registry.snapshot.queues.get(name[1:])
         return queue, queue.owner if queue else ""
 

@@ -99,9 +99,10 @@ class PipelineJobs:
         """A subscriber's id, given that or a name that is its alone."""
         found = self._registry.snapshot.subscribers_named(named)
         if not caller.is_admin:
-            if caller.id not in found and (found or named not in {caller.id, caller.name}):
+            own = [each for each in found if self._registry.snapshot.owner_of(each) == caller.id]
+            if not own and (found or named.partition("/")[0] not in {caller.id, caller.name}):
                 raise Forbidden(f"subscriber {named[:80]!r} is not yours; a client replays to its own")
-            found = [each for each in found if each == caller.id]
+            found = own
         if not found:
             raise NotFound(f"no subscriber named {named[:80]!r}")
         if len(found) > 1:

@@ -71,14 +71,15 @@ async def look(
     for ids in _pieces(sorted(snapshot.tokens)):
         rows = zip(ids, await _counts(partitions, ids), strict=True)
         for id_, counts in rows:
-            subscriber = snapshot.subscribers.get(id_)
+            own = snapshot.subscriptions_of(id_)
             counts |= {
                 "client_queues_max": queues[id_],
                 "client_refusing_queues_max": refusing[id_],
                 "client_copies_max": copies.get(id_, 0),
                 "client_pattern_steps_max": snapshot.steps(id_),
                 "client_filter_steps_max": filter_steps(filters.get(id_, {}).values()),
-                "client_subscriptions_max": len(subscriber.topics) if subscriber else 0,
+                "client_subscribers_max": len(own),
+                "client_subscriptions_max": sum(len(each.topics) for each in own),
                 "client_requests_max": of_web.requests.get(id_, 0),
                 "queue_tenants_max": tenants.get(id_, 0),
             }

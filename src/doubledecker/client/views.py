@@ -168,9 +168,11 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class SubscriptionView(msgspec.Struct, frozen=True):
-    """A client's subscription, by the client's id; `uuid` is shown to its owner alone."""
+    """A subscription by its id; `uuid` is shown to its owner alone, and `secret` once, to who puts it."""
 
     subscriber: str
+    name: str
+    client: str
     callback: str
     topics: tuple[str, ...]
     max_events: int
@@ -201,6 +203,7 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     filter: dict[str, Any] | None = None
     held_key_count: int = 0
     held_keys: tuple[str, ...] = ()
+    secret: str | None = None
 
 
 class FilteredEvent(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
--- Forget a queue's registration, unless another has its name meanwhile: from now on nothing is put on it. The look at what
--- it holds here and the deletion are one step, so that nothing is accepted in between.
+-- Forget a queue's registration, unless another has its name meanwhile: from now on nothing is put on it.
+--
+-- The look at what it holds here and the deletion are one step, so that nothing is accepted in between.
 --
 -- uses registry_change
 -- key queues     queues             hash  queues as JSON, by name

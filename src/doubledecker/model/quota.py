@@ -3,6 +3,7 @@
 Every bound is a setting of the same name; 0 is no bound. Root is exempt.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from doubledecker.model import filter_syntax
 from doubledecker.model.event_filter import EventFilter
 from doubledecker.model.matching import steps_of
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.subscriber import Subscriber
 
 # Backlogs are measured about once a second, and take some time to shrink.
 WAITING_RETRY_S = 2
@@ -28,6 +30,7 @@ class Quotas:
     pattern_steps_max: int = 100_000
     client_filter_steps_max: int = 100
     filter_steps_max: int = 1_000
+    client_subscribers_max: int = 100
     client_subscriptions_max: int = 1_000
     client_streams_max: int = 100
     client_requests_max: int = 500
@@ -129,11 +132,32 @@ def check_globs(quotas: Quotas, *, steps: int, more: int, total: int) -> None:
         quotas.check("pattern_steps_max", total, noun=f"{noun} of all clients", remedy=remedy)
 
 
-def check_subscriptions(quotas: Quotas, topics: Collection[str], former: Collection[str]) -> None:
-    """Raise QuotaExceeded when a subscriber wants more topics than it may have, and than it has."""
-    if len(topics) > len(former):
+def check_topics(quotas: Quotas, token: str, topics: Collection[str], own: Collection[Subscriber]) -> None:
+    """Raise QuotaExceeded when a client would subscribe to more than it may, and than it does, by a subscription.
+
+    `own` are all that the client has, as they are.
+    """
+    others = [each for each in own if each.token != token]
+    former = next((len(each.topics) for each in own if each.token == token), 0)
+    if len(topics) > former:
+        count = len(topics) + sum(len(each.topics) for each in others)
         remedy = "subscribe to fewer topics, or use several clients"
-        quotas.check("client_subscriptions_max", len(topics), noun="subscriptions of this client", remedy=remedy)
+        quotas.check("client_subscriptions_max", count, noun="topics in subscriptions of this client", remedy=remedy)
+
+
+def check_subscriber(quotas: Quotas, wanted: Subscriber, own: Collection[Subscriber], filters: _Filters) -> None:
+    """Raise QuotaExceeded when a client may not have this subscription beside those that it has."""
+    check_topics(quotas, wanted.token, wanted.topics, own)
+    others = [each for each in own if each.token != wanted.token]
+    if len(others) == len(own):
+        remedy = "delete some, or subscribe to several topics by one"
+        quotas.check("client_subscribers_max", len(own) + 1, noun="subscriptions of this client", remedy=remedy)
+    former = next((each.topics for each in own if each.token == wanted.token), ())
+    shared = Counter(topic for each in others for topic in each.topics)
+    copies = max((shared[topic] + 1 for topic in set(wanted.topics).difference(former)), default=0)
+    remedy = "let one of them pass events on, or use filters"
+    quotas.check("client_copies_max", copies, noun="subscriptions of this client to one topic", remedy=remedy)
+    check_filter(quotas, wanted.client, wanted.token, wanted.filter, filters)
 
 
 def too_many_topics(quotas: Quotas, topic: str) -> QuotaExceeded:

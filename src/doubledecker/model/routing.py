@@ -30,7 +30,7 @@ from doubledecker.model.matching import NAMES_MAX, PatternMatcher, ScanResistant
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import audience, is_reserved
 from doubledecker.model.scopes import UNLIMITED, Scopes
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.subscriber import DEFAULT_NAME, Subscriber
 from doubledecker.model.token import Token
 from doubledecker.model.topic import TopicRights
 
@@ -105,6 +105,8 @@ class Registry:
     rights: dict[str, TopicRights] = field(default_factory=dict)
     # Whose each secret is, or was.
     _by_secret: dict[str, str] = field(default_factory=dict)
+    # The ids of each client's subscribers, by name.
+    _by_client: dict[str, dict[str, str]] = field(default_factory=dict)
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
     globs: GlobSubscribers = field(default_factory=GlobSubscribers)
     # The receivers of queues with a callback, by queue; kept, as ten thousand of them take 50 ms to make.
@@ -148,8 +150,7 @@ class Registry:
         """The filters of each client's receivers, by these."""
         found: dict[str, dict[str, EventFilter]] = {}
         for name, event_filter in self._filters.items():
-            owner = self.queues[name[1:]].owner if name.startswith("@") else name
-            found.setdefault(owner, {})[name] = event_filter
+            found.setdefault(self.owner_of(name), {})[name] = event_filter
         return found
 
     def route_event(self, kind: EventKind, publisher: str, *, key: str, message: bytes) -> Route:
@@ -247,7 +248,7 @@ class Registry:
         owner = audience(publisher)
         matching = [self.queues[name] for name in names]
         fed, skipped, _ = self._share([each for each in matching if each.is_roots or each.owner == owner], publisher)
-        return Route(kind, tuple(each for each in receivers if each.token == owner), fed, skipped, publisher, filters)
+        return Route(kind, tuple(each for each in receivers if each.client == owner), fed, skipped, publisher, filters)
 
     @property
     def names_kept(self) -> int:
@@ -326,11 +327,28 @@ class Registry:
         """The tokens with this name; a name may be shared."""
         return [token for token in self.tokens.values() if token.name == name]
 
+    def subscription(self, client: str, name: str) -> Subscriber | None:
+        """A client's subscriber by its name."""
+        return self.subscribers.get(self._by_client.get(client, {}).get(name, ""))
+
+    def subscriptions_of(self, client: str) -> list[Subscriber]:
+        """All subscribers of a client."""
+        return [self.subscribers[id_] for id_ in self._by_client.get(client, {}).values()]
+
     def subscribers_named(self, named: str) -> list[str]:
-        """The subscriber with this id; else those of the clients with this name."""
+        """With this id; else those of `<client>/<name>`, or of `<client>` the default one, by its id or name."""
         if named in self.subscribers:
             return [named]
-        return sorted(token.id for token in self.with_name(named) if token.id in self.subscribers)
+        client, _, name = named.partition("/")
+        clients = [client] if client in self.tokens else [token.id for token in self.with_name(client)]
+        found = (self.subscription(each, name or DEFAULT_NAME) for each in clients)
+        return sorted(each.token for each in found if each is not None)
+
+    def owner_of(self, receiver: str) -> str:
+        """The client that has a subscriber, or a queue by `@` and its name; empty for root, and when there is none."""
+        queue = self.queues.get(receiver[1:]) if receiver.startswith("@") else None
+        found = queue.receiver if queue else self.subscribers.get(receiver)
+        return found.client if found else ""
 
     def with_secret(self, secret_hash: str, now_ms: int) -> Token | None:
         """The token that this secret is of, now."""
@@ -341,8 +359,11 @@ class Registry:
         """Take over a changed subscriber, or forget a deleted one."""
         former = self.subscribers.pop(token, None)
         self._put_filter(token, subscriber.filter if subscriber else "", subscriber.client if subscriber else "")
+        if former is not None and self._by_client[former.client].get(former.name) == token:
+            del self._by_client[former.client][former.name]
         if subscriber is not None:
             self.subscribers[token] = subscriber
+            self._by_client.setdefault(subscriber.client, {})[subscriber.name] = token
         self.globs.put(token, subscriber)
         self._reindex({*(former.topics if former else ()), *(subscriber.topics if subscriber else ())})
 
@@ -351,9 +372,10 @@ class Registry:
         for token in self.subscribers:
             self._put_filter(token, "", "")
         self.subscribers = {subscriber.token: subscriber for subscriber in subscribers}
+        self._by_client, self._by_topic = {}, {}
         for subscriber in self.subscribers.values():
             self._put_filter(subscriber.token, subscriber.filter, subscriber.client)
-        self._by_topic = {}
+            self._by_client.setdefault(subscriber.client, {})[subscriber.name] = subscriber.token
         self.globs.put_all(self.subscribers.values())
         self._reindex({topic for subscriber in self.subscribers.values() for topic in subscriber.topics})
 
@@ -417,9 +439,8 @@ class Registry:
         for queue in self.queues.values():
             if queue.owner == client:
                 self._put_limits(f"@{queue.name}", client)
-        for subscriber in self.subscribers.values():
-            if subscriber.client == client:
-                self._put_limits(subscriber.token, client)
+        for subscriber in self.subscriptions_of(client):
+            self._put_limits(subscriber.token, client)
         self._forget_routes()
 
     def _put_limits(self, name: str, owner: str) -> None:

@@ -174,7 +174,7 @@ def check_each(asked: Sequence[Struct]) -> None:
                 raise BadRequest(f"{name} is {value}; it must be from {least} to {most}")
         for name, allowed in choices:
             value = getattr(each, name)
-            if value is not None and value not in allowed:
+            if value is not None and value is not UNSET and value not in allowed:
                 raise BadRequest(f"{name} is {value[:80]!r}; it must be {' or '.join(allowed)}")
 
 

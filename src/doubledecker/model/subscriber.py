@@ -2,6 +2,7 @@
 
 import re
 import uuid as uuids
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from doubledecker.model import callback as callbacks
 from doubledecker.model import dial_guard, filter_syntax, own_headers, schema, topic_glob
 from doubledecker.model import retry as retries
 from doubledecker.model.dial_guard import DialGuard
+from doubledecker.model.event import STEPS
 from doubledecker.model.filter_syntax import FilterWanted
 from doubledecker.model.own_headers import OwnHeaders
 from doubledecker.model.retry import Retry, RetryPolicy
@@ -40,6 +42,9 @@ ROUTEMASTER, JSON = "routemaster", "json"
 BATCH, BINARY = "cloudevents-batch", "cloudevents-binary"
 FORMATS = (ROUTEMASTER, JSON, BATCH, BINARY)
 UUID_LENGTH_MAX = 255
+NAME = re.compile(r"[a-z0-9_.-]{1,64}")
+# The subscription that Routemaster's routes are about; its id is its client's.
+DEFAULT_NAME = "default"
 # Basic authentication cannot carry a colon in the user name.
 UUID = re.compile(rf"[\x21-\x39\x3b-\x7e]{{1,{UUID_LENGTH_MAX}}}")
 _WITH_USER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/?#]*)@(?P<rest>.*)", re.DOTALL)
@@ -70,7 +75,10 @@ def health(points: int, *, failures: int, refusals: int, halt: Halt = Halt.NONE)
 
 @dataclass(frozen=True)
 class Subscriber:
-    """One push receiver; `token` is the public id of the token that owns it."""
+    """One push receiver; `token` is its id: a client's for its default one, and `<client>/<name>` for others.
+
+    The id stays when it is given to another client.
+    """
 
     token: str
     callback: str
@@ -101,7 +109,7 @@ class Subscriber:
     paused: bool = False
     disabled_at: int = 0
     disabled_why: str = ""
-    # Of a queue's receiver: the client that has the queue; empty for root.
+    # The client that has it, where that is not `token`; of a queue's receiver, empty for root.
     owner: str | None = None
     # Sent with each request, by its owner's wish; their values may be secrets.
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -128,6 +136,16 @@ class Subscriber:
     def client(self) -> str:
         """The client whose receiver it is, empty for root: the bounds that it reaches are this client's."""
         return self.token if self.owner is None else self.owner
+
+    @property
+    def name(self) -> str:
+        """What its client calls it."""
+        return self.token.partition("/")[2] or DEFAULT_NAME
+
+    @property
+    def is_queues(self) -> bool:
+        """Whether it is the receiver of a queue, and no subscriber."""
+        return self.token.startswith("@")
 
     def begins_anew(self, former: "Subscriber | None") -> bool:
         """Whether what was learnt of the former one's calls says nothing of it.
@@ -173,6 +191,7 @@ Ordered = Annotated[
     bool, msgspec.Meta(description="Whether events of a key arrive in order, whatever happens to others")
 ]
 OnDead = Annotated[str, one_of(ON_DEAD, "Of an ordered one: what a key does after a dead letter")]
+SubscriptionName = Annotated[str, matching(NAME), msgspec.Meta(extra_json_schema={"not": {"enum": list(STEPS)}})]
 Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
 
 
@@ -208,15 +227,86 @@ class Subscription(ReceiverWanted, forbid_unknown_fields=True):
     on_dead: OnDead | None = None
 
 
+class SubscriptionWanted(Subscription, forbid_unknown_fields=True):
+    """What is absent or null has its default; but the uuid stays. No topics: it is there, and gets nothing."""
+
+
+class SubscriptionChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is absent stays as it was; null gives a field its default, and the uuid another random one."""
+
+    topics: Annotated[list[TopicOrGlob], up_to(TOPICS_MAX)] | UnsetType = UNSET
+    callback: Callback | UnsetType = UNSET
+    uuid: Uuid | UnsetType | None = UNSET
+    timeout: TimeoutMs | UnsetType | None = UNSET
+    max: EventsMax | UnsetType | None = UNSET
+    max_bytes: BytesMax | UnsetType | None = UNSET
+    concurrency: Concurrency | UnsetType | None = UNSET
+    tier: Tier | UnsetType | None = UNSET
+    backlog_max_bytes: BacklogBytes | UnsetType | None = UNSET
+    ordered: Ordered | UnsetType | None = UNSET
+    on_dead: OnDead | UnsetType | None = UNSET
+    retry: Retry | UnsetType | None = UNSET
+    rate_per_s: RatePerS | UnsetType | None = UNSET
+    headers: OwnHeaders | UnsetType | None = UNSET
+    filter: FilterWanted | UnsetType | None = UNSET
+    format: Format | UnsetType | None = UNSET
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What it sets, by name."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in fields.items() if value is not UNSET and value is not None}
+
+    @property
+    def reset(self) -> list[str]:
+        """What gets its default."""
+        return [name for name in self.__struct_fields__ if getattr(self, name) is None]
+
+
 _ASKED = msgspec.json.Decoder(Subscription)
+_WANTED = msgspec.json.Decoder(SubscriptionWanted)
+_CHANGE = msgspec.json.Decoder(SubscriptionChange)
+# What is not called the same in a subscriber.
+_FIELDS = {"timeout": "timeout_ms", "max": "max_events"}
+
+
+def check_name(name: str) -> None:
+    """Raise BadRequest unless it can be a subscription's name."""
+    if not NAME.fullmatch(name) or name in STEPS:
+        raise BadRequest(
+            f"the subscription is {name[:80]!r}; a name must match {NAME.pattern}, and be neither . nor .."
+        )
+
+
+def id_of(client: str, name: str) -> str:
+    """The id of the subscription that a client makes by this name."""
+    return client if name == DEFAULT_NAME else f"{client}/{name}"
 
 
 def parse(body: bytes) -> Subscription:
     """A subscription, to be checked; raises BadRequest when it is none, or names too many topics."""
     asked = schema.decode(_ASKED, body, what="a subscription")
-    if len(asked.topics) > TOPICS_MAX:
-        raise BadRequest(f"{len(asked.topics)} topics; at most {TOPICS_MAX} are allowed")
+    _check_count(asked.topics)
     return asked
+
+
+def parse_wanted(body: bytes) -> SubscriptionWanted:
+    """A whole subscription, to be checked like one that `parse` reads."""
+    asked = schema.decode(_WANTED, body, what="a subscription")
+    _check_count(asked.topics)
+    return asked
+
+
+def parse_change(body: bytes) -> SubscriptionChange:
+    """Fields of a subscription, to be checked."""
+    asked = schema.decode(_CHANGE, body, what="a change of a subscription")
+    _check_count(asked.given.get("topics", ()))
+    return asked
+
+
+def _check_count(topics: Sequence[str]) -> None:
+    if len(topics) > TOPICS_MAX:
+        raise BadRequest(f"{len(topics)} topics; at most {TOPICS_MAX} are allowed")
 
 
 def checked(asked: Subscription, *, guard: DialGuard) -> Subscription:
@@ -226,6 +316,20 @@ def checked(asked: Subscription, *, guard: DialGuard) -> Subscription:
     asked.callback, asked.uuid = where_to(asked.callback, asked.uuid, guard=guard)
     check_uuid(asked.uuid)
     check_receiver(asked)
+    schema.check(asked)
+    return asked
+
+
+def checked_change(asked: SubscriptionChange, *, guard: DialGuard) -> SubscriptionChange:
+    """The change with its callback in its one form; raises BadRequest with what was seen and what is allowed."""
+    given = asked.given
+    for topic in given.get("topics", ()):
+        topic_glob.check(topic)
+    if "callback" in given:
+        asked.callback, uuid = where_to(given["callback"], given.get("uuid"), guard=guard)
+        asked.uuid = asked.uuid if uuid is None else uuid
+    check_uuid(asked.given.get("uuid"))
+    check_receiver(ReceiverWanted(**{name: given[name] for name in given.keys() & {"rate_per_s", "retry", "headers"}}))
     schema.check(asked)
     return asked
 
@@ -284,9 +388,37 @@ def make_uuid() -> str:
     return str(uuids.uuid4())
 
 
-def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subscriber:
-    """The subscriber that results from what is asked and what was there before; a new one gets a random uuid."""
-    start = former or Subscriber(token=token, callback=asked.callback, uuid=make_uuid())
+def fresh(token: str, client: str) -> Subscriber:
+    """A subscriber before anything is asked of it, with a random uuid."""
+    return Subscriber(token=token, callback="", uuid=make_uuid(), owner=None if token == client else client)
+
+
+def owned_by(given: Subscriber, client: str) -> Subscriber:
+    """The same as another client's."""
+    return replace(given, owner=client)
+
+
+def replaced(asked: SubscriptionWanted, former: Subscriber, *, offered: SigningKeys) -> Subscriber:
+    """The subscriber as it is asked for, with the uuid, the pause and the secret that it had, or the secret offered."""
+    plain = replace(
+        fresh(former.token, former.client), uuid=former.uuid, paused=former.paused, signing=former.signing or offered
+    )
+    return merge(asked, plain)
+
+
+def changed(asked: SubscriptionChange, former: Subscriber) -> Subscriber:
+    """The subscriber with some fields changed. One that is disabled is enabled only by a callback."""
+    plain, given = fresh(former.token, former.client), asked.given
+    defaults = {_FIELDS.get(name, name): getattr(plain, _FIELDS.get(name, name)) for name in asked.reset}
+    kept = {"topics": list(former.topics), "callback": former.callback}
+    merged = merge(Subscription(**(kept | given)), replace(former, **defaults))
+    if "callback" in given:
+        return merged
+    return replace(merged, disabled_at=former.disabled_at, disabled_why=former.disabled_why)
+
+
+def merge(asked: Subscription, start: Subscriber) -> Subscriber:
+    """The subscriber that results from what is asked and what was there before."""
     tier, ordered = asked.tier or start.tier, start.ordered if asked.ordered is None else asked.ordered
     on_dead = asked.on_dead or start.on_dead
     if asked.on_dead == "block" and not ordered:
@@ -304,7 +436,8 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
             "set filter to null"
         )
     return Subscriber(
-        token=token,
+        token=start.token,
+        owner=start.owner,
         callback=asked.callback,
         uuid=asked.uuid or start.uuid,
         topics=tuple(sorted(set(asked.topics))),

@@ -94,7 +94,7 @@ def permits(concurrency: int, partition: Partition) -> int:
 def every_ms(receiver: Subscriber, partition: Partition) -> float:
     """How far apart a partition's calls to a receiver begin, 0 for no bound: each has an equal share of the rate."""
     # A queue's receiver is called by the permits of one partition.
-    shares = partition.count if receiver.owner is None else 1
+    shares = 1 if receiver.is_queues else partition.count
     return 1000 * shares / receiver.rate_per_s if receiver.rate_per_s else 0
 
 
@@ -141,7 +141,7 @@ def _limits(token: str, known: Subscriber | None, partition: Partition) -> list[
 
 def _permits(known: Subscriber, partition: Partition) -> int:
     """How many permits a receiver has in a partition; those of a queue's are all in one."""
-    return permits(known.calls_max, partition) if known.owner is None else known.calls_max
+    return known.calls_max if known.is_queues else permits(known.calls_max, partition)
 
 
 async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, ReceiverRecord]:

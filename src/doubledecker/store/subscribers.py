@@ -17,6 +17,7 @@ from doubledecker.store.receivers import ReceiverRecord
 from doubledecker.store.scripts import Packable, load
 
 _SAVE, _DELETE, _LEAVE_TOPIC = load("subscriber_save"), load("subscriber_delete"), load("subscriber_leave_topic")
+_GIVE = load("subscriber_give")
 _RETIRE, _HEALTH, _MARK = load("subscriber_retire"), load("subscriber_health"), load("subscriber_mark")
 
 
@@ -78,11 +79,18 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     fields += ["backlog_max_bytes", subscriber.backlog_max_bytes]
     fields += ["filter", subscriber.filter]
     fields += ["headers", own_headers.encode(subscriber.headers), "format", subscriber.format]
-    # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused, and what it is signed by.
-    fields += ["tier", subscriber.tier, "disabled_at", 0, "disabled_why", ""]
+    # Only `mark` writes whether it is paused.
+    fields += ["tier", subscriber.tier]
+    fields += ["disabled_at", subscriber.disabled_at, "disabled_why", subscriber.disabled_why]
+    if subscriber.owner is not None:
+        fields += ["owner", subscriber.owner]
+    if subscriber.signing is not None:
+        fields += ["signing", signing.encode(subscriber.signing)]
     reply = await home.run(
         _SAVE,
         token=subscriber.token,
+        owner=subscriber.client,
+        name=subscriber.name,
         fields=fields,
         wanted=list(subscriber.topics),
         shards=beginning.shards,
@@ -103,9 +111,20 @@ async def mark(
     return cast("int", await home.run(_MARK, token=token, fields=flat, seen=held))
 
 
-async def delete(home: Partition, token: str) -> int:
-    """Forget a subscriber; returns the registry's new version, or 0 when there was none."""
-    return cast("int", await home.run(_DELETE, token=token))
+async def give(home: Partition, subscriber: Subscriber, *, to: str, seen: int) -> int:
+    """Make another client the owner, as decided by the registry at version `seen`; what waits stays.
+
+    Returns the registry's new version, 0 when others have changed it since, -1 when there is no such client, -2 when
+    that client has one of this name.
+    """
+    name = subscriber.name
+    return cast("int", await home.run(_GIVE, token=subscriber.token, of=subscriber.client, name=name, to=to, seen=seen))
+
+
+async def delete(home: Partition, subscriber: Subscriber) -> int:
+    """Forget a subscriber; returns the registry's new version, or 0 when this client has none of this id."""
+    of = subscriber.client
+    return cast("int", await home.run(_DELETE, token=subscriber.token, of=of, name=subscriber.name))
 
 
 async def retire(partition: Partition, token: str, *, version: int) -> bool | None:
@@ -199,6 +218,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         disabled_why=fields.get("disabled_why", ""),
         headers=own_headers.stored(fields.get("headers", "")),
         signing=signing.stored(fields.get("signing", "")),
+        owner=fields.get("owner"),
         format=fields.get("format", ROUTEMASTER),
     )
 

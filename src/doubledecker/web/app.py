@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from functools import cached_property, partial
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -112,9 +112,12 @@ class App:
         if self.dashboard.covers(scope):
             return await self.dashboard.answer(scope, receive, self._enter)
         path: str = scope["path"]
-        by_method, scope["path_params"] = self.table.find(path)
-        # A slash in percent-encoding is part of a name, and no name has one.
-        if by_method is None or (b"%" in scope["raw_path"] and b"%2f" in scope["raw_path"].lower()):
+        raw: bytes = scope["raw_path"]
+        # A slash in percent-encoding is part of a name.
+        has_slash = b"%" in raw and b"%2f" in raw.lower()
+        parts = [unquote(part) for part in raw.decode("latin-1").split("/")] if has_slash else None
+        by_method, scope["path_params"] = self.table.find(path, parts)
+        if by_method is None:
             raise NotFound(f"there is nothing at {path[:80]!r}; GET /openapi.json lists what there is")
         # A request for the head of an answer is served like GET; the server leaves out the body.
         route = by_method.get("GET" if scope["method"] == "HEAD" else scope["method"])

@@ -74,8 +74,9 @@ class AttemptRoutes:
         receivers = None
         if not caller.is_admin:
             await self._registry.refresh()
-            queues = self._registry.snapshot.queues.values()
-            receivers = frozenset({caller.id, *(each.receiver.token for each in queues if each.owner == caller.id)})
+            known = self._registry.snapshot
+            queues = [each.receiver for each in known.queues.values() if each.owner == caller.id]
+            receivers = frozenset({caller.id, *(each.token for each in (*queues, *known.subscriptions_of(caller.id)))})
         return await self._list(request, caller, receivers, event=event)
 
     async def _list(

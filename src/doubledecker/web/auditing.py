@@ -35,6 +35,10 @@ _ACTIONS = {
     "POST /subscription": "subscription.changed",
     "POST /subscriber": "subscription.changed",
     "DELETE /subscriber": "subscription.deleted",
+    "PUT /subscriptions/{name}": "subscription.changed",
+    "PATCH /subscriptions/{name}": "subscription.changed",
+    "DELETE /subscriptions/{name}": "subscription.deleted",
+    "POST /subscribers/{subscriber}/give": "subscription.given",
     "DELETE /subscriber/topics/{name}": "subscription.topic_left",
     "POST /api_tokens": "token.created",
     "PATCH /api_tokens/{name}": "token.changed",
@@ -60,7 +64,7 @@ _OF_RECEIVERS = {
     "POST dead/purge": "dead_letters.purged",
     "DELETE dead/jobs/{id}": "dead_letters.job_cancelled",
 }
-_RECEIVER = re.compile(r"/(?:subscriber|subscribers/\{subscriber\}|queues/\{name\})/")
+_RECEIVER = re.compile(r"/(?:subscriber|subscriptions/\{name\}|subscribers/\{subscriber\}|queues/\{name\})/")
 # Publishing and consuming, which leave other traces, and what changes nothing.
 UNRECORDED = {
     "POST /events",

@@ -1,7 +1,8 @@
-"""The routes of one receiver: a client's own subscriber, one that is named, or a queue.
+"""The routes of one receiver: a client's default subscription, one by its name or its id, or a queue.
 
-Each action is there three times: `/subscriber/<action>`, `/subscribers/{subscriber}/<action>` and
-`/queues/{name}/<action>`. `ReceiverFinder` finds out which is meant, and that it is the caller's.
+Each action is there four times: `/subscriber/<action>`, `/subscriptions/{name}/<action>`,
+`/subscribers/{subscriber}/<action>` and `/queues/{name}/<action>`. `ReceiverFinder` finds out which is meant, and that
+it is the caller's.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,7 +34,7 @@ _NAMED_MAX = 20
 class ChosenReceiver:
     """What a path names, which is the caller's to use: a subscriber, or a queue with or without a callback.
 
-    `token` is what its batches, attempts and dead letters go by: a client's id, or `@` and the queue's name.
+    `token` is what its batches, attempts and dead letters go by: a subscriber's id, or `@` and the queue's name.
     """
 
     token: str
@@ -70,6 +71,10 @@ class ReceiverFinder:
         prefix = request.scope["path"].split("/")[1]
         if prefix == "queues":
             return await self._queue(request.path_params["name"], caller)
+        if prefix == "subscriptions":
+            require_client(caller)
+            found = await self._registry.subscriptions.find(caller.id, request.path_params["name"])
+            return ChosenReceiver(found.token, found)
         if prefix == "subscriber":
             require_client(caller)
             return await self._subscriber(caller.id, caller)
@@ -96,10 +101,8 @@ class ReceiverFinder:
 
     def _named(self, named: str, caller: Caller) -> list[str]:
         """The subscribers of the caller with this id, or else with this name."""
-        if caller.is_admin:
-            return self._registry.snapshot.subscribers_named(named)
-        is_own = named in {caller.id, caller.name} and caller.id in self._registry.snapshot.subscribers
-        return [caller.id] if is_own else []
+        known = self._registry.snapshot
+        return [each for each in known.subscribers_named(named) if caller.is_admin or known.owner_of(each) == caller.id]
 
 
 class ReceiverRoutes:

@@ -78,6 +78,9 @@ class ApiRoute:
         return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
+# What may have a slash in its name: the id of a subscription is `<client>/<name>`.
+_WITH_SLASH = {"subscriber"}
+
 ByMethod = Mapping[str, ApiRoute]
 
 
@@ -105,16 +108,16 @@ class RouteTable:
         for path, row in self.routes.items():
             self._add(path, row)
 
-    def find(self, path: str) -> tuple[ByMethod | None, dict[str, str]]:
-        """The routes of a path, and its variable parts by name."""
+    def find(self, path: str, parts: Sequence[str] | None = None) -> tuple[ByMethod | None, dict[str, str]]:
+        """The routes of a path, and its variable parts by name; its `parts` are given where some have a slash."""
         by_method = self._fixed.get(path)
-        if by_method is not None:
+        if by_method is not None and parts is None:
             return by_method, {}
         step, parameters = self._root, {}
-        for part in path.split("/")[1:]:
+        for part in (parts or path.split("/"))[1:]:
             if part in step.fixed:
                 step = step.fixed[part]
-            elif step.named is not None and part:
+            elif step.named is not None and part and ("/" not in part or step.named[0] in _WITH_SLASH):
                 name, step = step.named
                 parameters[name] = part
             else:

@@ -289,7 +289,7 @@ def _route_groups(
         publishing=Publishing(bus.partitions, bus.publisher, pacer, rules),
         topics=TopicRoutes(bus.partitions, bus.registry, small),
         routes=Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
-        subscriptions=SubscriptionRoutes(bus.partitions, bus.registry, small, guard=settings.dial_guard),
+        subscriptions=SubscriptionRoutes(bus.partitions, bus.registry, finder, small, guard=settings.dial_guard),
         tokens=TokenRoutes(bus.registry, small, default=_default_scopes(settings)),
         queues=Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         contents=QueueContents(bus.partitions, bus.registry, small, large_reads),

@@ -24,6 +24,7 @@ from doubledecker.model.subscriber import (
     Ordered,
     RatePerS,
     Subscriber,
+    SubscriptionName,
     Tier,
     TimeoutMs,
 )
@@ -150,7 +151,7 @@ DisabledSince = Annotated[
 class ReceiverState(Shape):
     """Whether a receiver is sent what waits for it."""
 
-    receiver: Annotated[str, Meta(description="The public id of a subscriber's token, or `@` and a queue's name")]
+    receiver: Annotated[str, Meta(description="A subscriber's id, or `@` and a queue's name")]
     paused: Paused
     disabled: DisabledSince
 
@@ -158,14 +159,16 @@ class ReceiverState(Shape):
 class SecretRotated(Shape):
     """A receiver with its new signing secret."""
 
-    receiver: Annotated[str, Meta(description="The public id of a subscriber's token, or `@` and a queue's name")]
+    receiver: Annotated[str, Meta(description="A subscriber's id, or `@` and a queue's name")]
     secret: NewSecret
     rotated_at: Count
     former_until: Annotated[Count, Meta(description="When the last former secret ends; null for none")] | None
 
 
 class SubscriberAnswer(Shape, kw_only=True):
-    subscriber: Annotated[str, Meta(description="The public id of its token")]
+    subscriber: Annotated[str, Meta(description="Its id: that of its client for the default one, else client/name")]
+    name: Annotated[SubscriptionName, Meta(description="What its client calls it")]
+    client: Annotated[str, Meta(description="The public id of its client's token")]
     callback: str
     max_events: EventsMax
     timeout: TimeoutMs
@@ -200,6 +203,17 @@ class SubscriberAnswer(Shape, kw_only=True):
     ]
 
 
+class SubscriptionMade(SubscriberAnswer, kw_only=True):
+    """A subscription as it was just put; it was not signed before if there is a secret."""
+
+    secret: NewSecret | UnsetType = UNSET
+
+
+def subscription_made(answer: SubscriberAnswer, secret: str | None) -> SubscriptionMade:
+    """The same with the secret that was made for it, if one was."""
+    return SubscriptionMade(**msgspec.structs.asdict(answer), secret=secret or UNSET)
+
+
 def event_filter(kept: str) -> Raw:
     """A filter as it is shown, from what is kept of it."""
     return Raw(kept.encode() or b"null")
@@ -230,11 +244,13 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
     oldest = 0 if view.oldest_at is None else max(0, now_ms - view.oldest_at)
     return SubscriberAnswer(
         subscriber=listed.token,
+        name=listed.name,
+        client=listed.client,
         callback=listed.callback,
         max_events=listed.max_events,
         timeout=listed.timeout_ms,
         topics=listed.topics,
-        uuid=listed.uuid if listed.token == caller.id else UNSET,
+        uuid=listed.uuid if listed.client == caller.id else UNSET,
         uuid_set=listed.has_secret_uuid,
         events=SubscriberEvents(sent=view.sent, queued=view.events, oldest=oldest),
         max_bytes=listed.max_bytes,
@@ -252,7 +268,7 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         backlog_max_bytes=listed.backlog_max_bytes,
         dead=view.dead,
         dropped=_lost(view.lost) if view.lost else None,
-        headers=dict(listed.headers) if listed.token == caller.id else UNSET,
+        headers=dict(listed.headers) if listed.client == caller.id else UNSET,
         secret_set=listed.signing is not None,
         secret_rotated_at=listed.signing.rotated_at if listed.signing else None,
         ordered=listed.ordered,

@@ -40,7 +40,7 @@ _log = log.get("web")
 class TrialAnswer(Shape):
     """The outcome of a test event."""
 
-    receiver: Annotated[str, Meta(description="The public id of a subscriber's token, or `@` and a queue's name")]
+    receiver: Annotated[str, Meta(description="A subscriber's id, or `@` and a queue's name")]
     event: Annotated[str, Meta(description="The id of the test event, and of the message if it was signed")]
     signed: bool
     outcome: Annotated[str, one_of([kind.value for kind in OutcomeKind])]

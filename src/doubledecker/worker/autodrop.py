@@ -138,7 +138,7 @@ class Autodrop:
     async def _drop_messages(self, run: _Run, held: DroppingQueue, wanted: int) -> int:
         """Drop dead letters, then, of a queue, what waits."""
         queue, partition = self._queue(held), run.partition(held.partition)
-        owner = queue.receiver.client if queue else ""
+        owner = self._live.snapshot.owner_of(held.receiver).removeprefix(held.receiver)
         messages, size = 0, 0
         while size < wanted and run.spend():
             enough = wanted - size

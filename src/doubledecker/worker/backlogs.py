@@ -7,6 +7,7 @@ pulled. However many there are, measuring takes at most a tenth of the time.
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 
 from doubledecker import log
 from doubledecker.bus.memory_relief import MemoryRules
@@ -46,7 +47,7 @@ class BacklogMeter:
             waiting.update(await self._in_fanouts(partition))
             _, counts = await batches.gauges(partition)
             held = {token: count for token, count in counts.items() if count > 0}
-            waiting.update(await backlogs.of_subscribers(partition, held))
+            waiting.update(self._by_client(await backlogs.of_subscribers(partition, held)))
         home = self._partitions.home
         _, before = await backlogs.overfull(home, self._most)
         self._most = most = await self._bytes_max()
@@ -63,11 +64,17 @@ class BacklogMeter:
         names = [
             name for name in await queue_contents.names_held(partition) if name in known and not known[name].is_roots
         ]
-        # A subscriber's letters are its client's, and so is its id.
         sizes = (await dead_letters.sizes(partition)).items()
-        found = Counter({token: size for token, size in sizes if not token.startswith("@")})
+        found = self._by_client({token: size for token, size in sizes if not token.startswith("@")})
         for name, usage in (await memory.of_queues(partition, names)).items():
             found[known[name].owner] += usage.bytes
+        return found
+
+    def _by_client(self, sizes: Mapping[str, int]) -> Counter[str]:
+        """What subscribers hold, by client; of one that is gone it is nobody's, and goes soon."""
+        found: Counter[str] = Counter()
+        for token, size in sizes.items():
+            found[self._live.snapshot.owner_of(token) or token] += size
         return found
 
     async def _in_fanouts(self, partition: Partition) -> Counter[str]:

@@ -190,7 +190,7 @@ class Bulk:
         posted = Posted(0, {}, {})
         if full:
             frame = reduce(DataFrame.unionByName, [self._rows(whose.progress, scan, seen) for scan in full])
-            frame = frames.seen_by(frame, whose.subscriber.token)
+            frame = frames.seen_by(frame, whose.subscriber.client)
             work = Posting(self.settings, whose.subscriber, ledger)
             posted = posting.post(frame, work, tasks=tasks)
         passing: dict[Shard, tuple[Checkpoint, Checkpoint]] = {}

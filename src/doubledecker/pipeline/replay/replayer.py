@@ -48,7 +48,7 @@ from doubledecker.pipeline.replay.resend_task import Work
 from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.steps import Round
 from doubledecker.queues import view
-from doubledecker.store import batches, bulk, pipeline_jobs, registry
+from doubledecker.store import batches, bulk, pipeline_jobs, registry, subscribers
 from doubledecker.store.pipeline_jobs import REPLAYS
 
 # Cutting a stretch of time into windows of about as many events as wanted, without looking at them all each time.
@@ -340,11 +340,21 @@ class Replayer:
         since, until = moment.from_ms(from_ms), moment.from_ms(upto_ms)
         whole = search.everything(self.ground, "events", since=since, until=until)
         # To a topic or a queue go none that only some may see: who reads there may change.
-        client = replay.name if replay.target == "subscriber" else None
+        client = self._owner(replay.name) if replay.target == "subscriber" else None
         seen = frames.seen_by(whole, client)
         for scopes in limits:
             seen = frames.within(seen, scopes)
         return search.fitting(seen, search.conditions(topic=replay.topic, tenant=replay.tenant, where=replay.where))
+
+    def _owner(self, subscriber: str) -> str:
+        """The client that has a subscriber; one that is gone gets nothing anyway."""
+
+        async def look() -> str:
+            async with journal_reader.connected(self.ground.access) as bus:
+                found = (await subscribers.load_many(bus.home, [subscriber])).get(subscriber)
+                return found.client if found else subscriber
+
+        return asyncio.run(look())
 
     def _lanes(self) -> int:
         """One for each core, and every partition has as many; stays the same for as long as the replay does."""
