@@ -17,13 +17,14 @@ from doubledecker.cli.looking import report as _report
 from doubledecker.cli.looking import status as _status
 from doubledecker.cli.looking import top as _top
 from doubledecker.cli.options import FOLDER as _FOLDER
+from doubledecker.cli.options import Consent
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
 from doubledecker.cli.options import as_root as _as_root
-from doubledecker.cli.options import is_sure as _is_sure
 from doubledecker.cli.options import overlap as _overlap
 from doubledecker.cli.options import processes as _processes
 from doubledecker.cli.options import receiver as _receiver
+from doubledecker.cli.options import with_consent as _with_consent
 from doubledecker.cli.queue.commands import pull, queue
 from doubledecker.cli.receiver.commands import receiver, subscribe, unsubscribe
 from doubledecker.cli.replay.commands import erase, replay, replays
@@ -205,13 +206,13 @@ def rotate(id: str, overlap_s: int, bus: str | None, data: Path | None) -> None:
 
 @token.command()
 @click.argument("id")
-@click.option("--yes", is_flag=True, help="Do not ask")
+@_with_consent
 @_as_root
-def revoke(id: str, bus: str | None, data: Path | None, *, yes: bool) -> None:  # noqa: A002 - click shows the argument's name
+def revoke(id: str, bus: str | None, data: Path | None, *, consent: Consent) -> None:  # noqa: A002 - click shows the argument's name
     """Forget a client. Its subscriber ends with it."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.revoke_token(bus, data, id, is_sure=yes)
+    clients.revoke_token(bus, data, id, consent)
 
 
 @cli.group()
@@ -245,13 +246,13 @@ def _give_topic(topic: str, id: str, secret: str | None, bus: str | None, data: 
 
 @topic.command("delete")
 @click.argument("topic")
-@_is_sure
+@_with_consent
 @_as_caller
-def _delete_topic(topic: str, secret: str | None, bus: str | None, data: Path | None, *, yes: bool) -> None:
+def _delete_topic(topic: str, secret: str | None, bus: str | None, data: Path | None, *, consent: Consent) -> None:
     """Forget TOPIC. The subscriptions to it end, and the next client that publishes on it owns it."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.delete_topic(bus, data, secret, topic, is_sure=yes)
+    clients.delete_topic(bus, data, secret, topic, consent)
 
 
 @cli.command()

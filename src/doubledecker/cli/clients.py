@@ -9,6 +9,7 @@ import msgspec
 
 from doubledecker import clock
 from doubledecker.cli import folder, words
+from doubledecker.cli.options import Consent
 from doubledecker.errors import NotFound
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int
     click.echo(rotated.token)
 
 
-def revoke_token(bus: str | None, data: Path | None, id_: str, *, is_sure: bool) -> None:
+def revoke_token(bus: str | None, data: Path | None, id_: str, consent: Consent) -> None:
     """Forget one client."""
     with folder.connected_as_root(bus, data) as remote:
         _check_known(remote, id_)
-        if not is_sure:
-            question = f"Revoke 1 token, {id_}? Its subscriber, and the events that wait for it, end with it."
-            click.confirm(question, abort=True, err=True)
+        question = f"Revoke 1 token, {id_}? Its subscriber, and the events that wait for it, end with it."
+        if not consent.is_given(question):
+            return
         remote.revoke_token(id_)
     click.echo(f"Revoked {id_}", err=True)
 
@@ -80,16 +81,15 @@ def give_topic(bus: str | None, data: Path | None, secret: str | None, name: str
     click.echo(f"Topic {name} belongs to {id_}", err=True)
 
 
-def delete_topic(bus: str | None, data: Path | None, secret: str | None, name: str, *, is_sure: bool) -> None:
+def delete_topic(bus: str | None, data: Path | None, secret: str | None, name: str, consent: Consent) -> None:
     """Forget a topic, having shown what ends with it."""
     with folder.connected(bus, data, secret) as remote:
         if all(row.name != name for row in remote.topics()):
             raise NotFound(f"no topic named {name!r}; `doubledecker topic list` shows them")
-        if not is_sure:
-            # A client sees its own subscription alone.
-            ended = "The subscriptions to it end" if secret else _ended(remote, name)
-            question = f"Delete topic {name}? {ended}, and any client may take its name."
-            click.confirm(question, abort=True, err=True)
+        # A client sees its own subscription alone.
+        ended = "The subscriptions to it end" if secret else _ended(remote, name)
+        if not consent.is_given(f"Delete topic {name}? {ended}, and any client may take its name."):
+            return
         remote.delete_topic(name)
     click.echo(f"Deleted {name}", err=True)
 

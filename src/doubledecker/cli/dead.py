@@ -107,8 +107,11 @@ def list_(
 @dead.command()
 @click.argument("id_", metavar="ID")
 @options.receiver
+@click.option("--json", "_as_json", is_flag=True, hidden=True)
 @options.as_caller
-def show(id_: str, receiver: str | None, bus: str | None, data: Path | None, secret: str | None) -> None:
+def show(
+    id_: str, receiver: str | None, bus: str | None, data: Path | None, secret: str | None, *, _as_json: bool
+) -> None:
     """Print one dead letter as JSON.
 
     It has its event and the last answer.
@@ -125,7 +128,7 @@ def _acting(action: Literal["redrive", "purge"], text: str) -> click.Command:
     @options.receiver
     @_filters
     @_rate
-    @options.is_sure
+    @options.with_consent
     @options.as_caller
     def act(
         ids: tuple[str, ...],
@@ -135,11 +138,11 @@ def _acting(action: Literal["redrive", "purge"], text: str) -> click.Command:
         data: Path | None,
         secret: str | None,
         *,
-        yes: bool,
+        consent: options.Consent,
         **chosen: str | int | None,
     ) -> None:
         with _letters(bus, data, secret, receiver) as letters:
-            _act(letters, action, ids, _given(chosen), rate=rate, is_sure=yes)
+            _act(letters, action, ids, _given(chosen), rate=rate, consent=consent)
 
     return act
 
@@ -155,19 +158,26 @@ purge = _acting("purge", "Destroy dead letters.\n\nThey are those with these IDs
 @options.receiver
 @click.option("--cancel", metavar="ID", help="End this one; what it has done stays done")
 @options.as_caller
+@options.as_json
 def jobs(
     receiver: str | None,
     cancel: str | None,
     bus: str | None,
     data: Path | None,
     secret: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """List the jobs that `--rate` began, newest first."""
     with _letters(bus, data, secret, receiver) as letters:
         if cancel:
             click.echo(_progress(letters.cancel(cancel)), err=True)
             return
-        rows = [[job.id, job.action, job.state, f"{job.done:,} of {job.count:,}"] for job in letters.jobs()]
+        found = letters.jobs()
+    if as_json:
+        click.echo(words.printable_json(msgspec.json.encode(found)))
+        return
+    rows = [[job.id, job.action, job.state, f"{job.done:,} of {job.count:,}"] for job in found]
     words.show(["id", "action", "state", "done"], rows)
 
 
@@ -178,7 +188,7 @@ def _act(
     chosen: "LetterChoice",
     *,
     rate: float | None,
-    is_sure: bool,
+    consent: options.Consent,
 ) -> None:
     """Count, ask unless that is sure, do it, and say how much was done."""
     if ids and rate:
@@ -192,8 +202,8 @@ def _act(
         click.echo("There are no such dead letters", err=True)
         return
     many = words.many(count, "dead letter")
-    if not is_sure:
-        click.confirm(f"{action.capitalize()} {many}?", abort=True, err=True)
+    if not consent.is_given(f"{action.capitalize()} {many}?"):
+        return
     if meant.until:
         # Those that died since were not confirmed.
         chosen = {**chosen, "end": meant.until}

@@ -1,7 +1,9 @@
 """Options that several commands share."""
 
+import functools
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -27,6 +29,37 @@ with_secret = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON")
 is_sure = click.option("--yes", is_flag=True, help="Do not ask")
+
+
+@dataclass(frozen=True)
+class Consent:
+    """Whether something may be destroyed: who is not sure is asked, and a dry run only says what would be asked."""
+
+    is_sure: bool
+    is_dry: bool
+
+    def is_given(self, question: str) -> bool:
+        """Ask, if need be; a no ends the command."""
+        if self.is_dry:
+            click.echo(f"{question} Not now: this is a dry run", err=True)
+            return False
+        if not self.is_sure:
+            click.confirm(question, abort=True, err=True)
+        return True
+
+
+def with_consent(command: Callable[..., None]) -> Callable[..., None]:
+    """`--yes` and `--dry-run`; the command gets `consent`."""
+
+    @is_sure
+    @click.option("--dry-run", is_flag=True, help="Only say what it would do")
+    @functools.wraps(command)
+    def run(*args: object, yes: bool, dry_run: bool, **kwargs: object) -> None:
+        command(*args, consent=Consent(yes, dry_run), **kwargs)
+
+    return run
+
+
 receiver = click.option(
     "--receiver",
     help="A subscriber's id or its client's name, or @ and a queue  [default: the caller's own]",

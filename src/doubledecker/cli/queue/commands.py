@@ -153,6 +153,7 @@ def peek(
 @click.option("--concurrency", metavar="N|none", help="Messages in consumers' hands at most")
 @click.option("--rate", metavar="N|none", help="Messages a second at most")
 @click.option("--pause/--resume", "paused", default=None, help="Serve nothing of it; serve it again")
+@options.as_json
 @options.as_caller
 def facet(
     name: str,
@@ -162,18 +163,19 @@ def facet(
     secret: str | None,
     *,
     paused: bool | None,
+    as_json: bool,
     **bounds: str | None,
 ) -> None:
     """Show the rules of a tenant, or change those that are given."""
     with _desk(bus, data, secret, name) as desk:
-        desk.facet(name, tenant, paused=paused, **bounds)
+        desk.facet(name, tenant, paused=paused, as_json=as_json, **bounds)
 
 
 @queue.command()
 @click.argument("name")
 @click.option("--tenant", help="Only this tenant's")
 @click.option("--dead", "is_dead", is_flag=True, hidden=True)
-@options.is_sure
+@options.with_consent
 @options.as_caller
 @click.pass_context
 def purge(
@@ -185,24 +187,33 @@ def purge(
     secret: str | None,
     *,
     is_dead: bool,
-    yes: bool,
+    consent: options.Consent,
 ) -> None:
     """Destroy what waits. What consumers have in hand is left to them."""
     if is_dead:
-        context.invoke(purge_letters, receiver=f"@{name}", tenant=tenant, bus=bus, data=data, secret=secret, yes=yes)
+        context.invoke(
+            purge_letters,
+            receiver=f"@{name}",
+            tenant=tenant,
+            bus=bus,
+            data=data,
+            secret=secret,
+            yes=consent.is_sure,
+            dry_run=consent.is_dry,
+        )
         return
     with _desk(bus, data, secret, name) as desk:
-        desk.purge(name, tenant=tenant, is_sure=yes)
+        desk.purge(name, tenant=tenant, consent=consent)
 
 
 @queue.command()
 @click.argument("name")
-@options.is_sure
+@options.with_consent
 @options.as_caller
-def delete(name: str, bus: str | None, data: Path | None, secret: str | None, *, yes: bool) -> None:
+def delete(name: str, bus: str | None, data: Path | None, secret: str | None, *, consent: options.Consent) -> None:
     """Forget a queue, and all it holds."""
     with _desk(bus, data, secret, name) as desk:
-        desk.delete(name, is_sure=yes)
+        desk.delete(name, consent=consent)
 
 
 # Dead letters of a queue as version 0.1.0 had them: `doubledecker dead` has those of any receiver.
@@ -229,4 +240,4 @@ def dead(context: click.Context, /, name: str, **given: object) -> None:
 @click.pass_context
 def redrive(context: click.Context, /, name: str, **given: object) -> None:
     """`doubledecker dead redrive --receiver @NAME`."""
-    context.invoke(redrive_letters, receiver=f"@{name}", **given)
+    context.invoke(redrive_letters, receiver=f"@{name}", dry_run=False, **given)

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from doubledecker import client
 from doubledecker.cli import words
+from doubledecker.cli.options import Consent
 from doubledecker.client.views import FacetView, Rule
 from doubledecker.model.queue import HELD_MAX, RATE_MAX, RATE_MIN, WEIGHT_MAX, WEIGHT_MIN
 from doubledecker.model.subscriber import Halt
@@ -148,36 +149,42 @@ class QueueCalls:
         if not messages:
             click.echo(f"Nothing of {tenant} waits in {name}", err=True)
 
-    def facet(self, name: str, tenant: str, *, paused: bool | None, **bounds: str | None) -> None:
+    def facet(self, name: str, tenant: str, *, paused: bool | None, as_json: bool, **bounds: str | None) -> None:
         """Change a facet, or show it."""
         facet = self._bus.queue(name).facet(tenant)
         weight = _number("weight", bounds["weight"], float, WEIGHT_MIN, WEIGHT_MAX)
         concurrency = _bound("concurrency", bounds["concurrency"], int, 1, HELD_MAX)
         rate_per_s = _bound("rate", bounds["rate"], float, RATE_MIN, RATE_MAX)
         if weight is paused is None and concurrency is rate_per_s is msgspec.UNSET:
+            if as_json:
+                at = f"{_path(name)}/facets/{quote(tenant, safe='')}"
+                click.echo(words.printable_json(self._bus.request("GET", at)))
+                return
             words.show(["tenant", "waiting", "in flight", "oldest", "share", "", "rules"], [_facet_row(facet.get())])
             return
         rule = facet.set(weight=weight, concurrency=concurrency, rate_per_s=rate_per_s, paused=paused)
         click.echo(f"{tenant} in {name}: {_rules(rule)}", err=True)
+        if as_json:
+            click.echo(words.printable_json(msgspec.json.encode(rule)))
 
-    def purge(self, name: str, *, tenant: str | None, is_sure: bool) -> None:
+    def purge(self, name: str, *, tenant: str | None, consent: Consent) -> None:
         """Destroy what waits, after a look at how much it is."""
         queue = self._bus.queue(name)
         count, where = queue.purge(tenant=tenant, dry_run=True), f"of {tenant} in {name}" if tenant else f"in {name}"
         if not count:
             click.echo(f"There is no waiting message {where}", err=True)
             return
-        if not is_sure:
-            click.confirm(f"Destroy {words.many(count, 'waiting message')} {where}?", abort=True, err=True)
+        if not consent.is_given(f"Destroy {words.many(count, 'waiting message')} {where}?"):
+            return
         click.echo(f"{words.many(queue.purge(tenant=tenant), 'waiting message')} {where} destroyed", err=True)
 
-    def delete(self, name: str, *, is_sure: bool) -> None:
+    def delete(self, name: str, *, consent: Consent) -> None:
         """Forget a queue, after a look at what it holds."""
         queue = self._bus.queue(name)
         seen = queue.get()
         held = f"{seen.waiting:,} waiting, {seen.in_flight:,} in flight, {seen.delayed:,} delayed, {seen.dead:,} dead"
-        if not is_sure:
-            click.confirm(f"Delete queue {name}, and the messages it holds ({held})?", abort=True, err=True)
+        if not consent.is_given(f"Delete queue {name}, and the messages it holds ({held})?"):
+            return
         queue.delete(discard=True)
         click.echo(f"Deleted {name} ({held})", err=True)
 

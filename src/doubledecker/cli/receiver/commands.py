@@ -71,12 +71,13 @@ def enable(receiver: str | None, bus: str | None, data: Path | None, secret: str
 
 @receiver.command()
 @_RECEIVER
+@options.as_json
 @options.as_caller
-def test(receiver: str | None, bus: str | None, data: Path | None, secret: str | None) -> None:
+def test(receiver: str | None, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """Send a test event now and show the answer."""
     from doubledecker.cli.receiver import receivers  # noqa: PLC0415 - only what the command needs
 
-    receivers.test(bus, data, secret, receiver)
+    receivers.test(bus, data, secret, receiver, as_json=as_json)
 
 
 @receiver.command("rotate-secret")
@@ -130,11 +131,11 @@ def subscribe(
 
 
 @click.command()
-@options.is_sure
+@options.with_consent
 @options.with_secret
 @options.at_bus
-def unsubscribe(secret: str | None, bus: str | None, *, yes: bool) -> None:
+def unsubscribe(secret: str | None, bus: str | None, *, consent: options.Consent) -> None:
     """End a client's subscription. What waits for it is deleted."""
     from doubledecker.cli.receiver import receivers  # noqa: PLC0415 - only what the command needs
 
-    receivers.unsubscribe(bus, secret, is_sure=yes)
+    receivers.unsubscribe(bus, secret, consent)

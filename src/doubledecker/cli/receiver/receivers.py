@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 import click
+import msgspec
 
 from doubledecker import client
 from doubledecker.cli import folder, words
+from doubledecker.cli.options import Consent
 from doubledecker.cli.queue.queues import QueueCalls
 from doubledecker.cli.receiver import naming
 from doubledecker.model.subscriber import Halt
@@ -66,13 +68,16 @@ def change(
         click.echo(_condition(act(receiver)), err=True)
 
 
-def test(bus: str | None, data: Path | None, secret: str | None, receiver: str | None) -> None:
+def test(bus: str | None, data: Path | None, secret: str | None, receiver: str | None, *, as_json: bool) -> None:
     """Send a test event, and print its outcome; exits with 1 unless it was delivered."""
     with naming.asked(bus, data, secret, receiver) as remote:
         seen = remote.test(receiver)
     click.echo(_told(seen), err=True)
-    for line in (*seen.headers, *([""] if seen.headers and seen.answer else []), *seen.answer.splitlines()):
-        click.echo(words.printable(line))
+    if as_json:
+        click.echo(words.printable_json(msgspec.json.encode(seen)))
+    else:
+        for line in (*seen.headers, *([""] if seen.headers and seen.answer else []), *seen.answer.splitlines()):
+            click.echo(words.printable(line))
     if seen.outcome != "delivered":
         raise SystemExit(1)
 
@@ -105,14 +110,14 @@ def subscribe(bus: str | None, secret: str | None, topics: Sequence[str], change
     )
 
 
-def unsubscribe(bus: str | None, secret: str | None, *, is_sure: bool) -> None:
+def unsubscribe(bus: str | None, secret: str | None, consent: Consent) -> None:
     """End a client's subscription, after a look at what waits."""
     with _as_client(bus, secret) as remote:
         naming.check_known(remote, None)
         kept, *_ = remote.subscriptions()
         held = f"{words.many(kept.events.queued, 'waiting event')}, {words.many(kept.dead, 'dead letter')}"
-        if not is_sure:
-            click.confirm(f"End the subscription of {kept.subscriber}, and delete {held}?", abort=True, err=True)
+        if not consent.is_given(f"End the subscription of {kept.subscriber}, and delete {held}?"):
+            return
         remote.unsubscribe()
     click.echo(f"{kept.subscriber} gets nothing any more ({held} deleted)", err=True)
 
