@@ -1,5 +1,6 @@
 """What a token may do: actions, expiry, and who may give what; test_token_limits.py has topics and tenants."""
 
+import asyncio
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from conftest import Topology
 from doubledecker import clock
 from doubledecker.assembly.settings import Settings
+from doubledecker.store import registry
 from harness import TestBus, a_bus, an_event
 from web.asking import Answer, an_app, ask
 
@@ -146,3 +148,31 @@ def test_every_route_says_which_actions_it_needs():
     }
 
     assert named == {"publish", "subscribe", "consume", "stream", "search", "replay", "manage", "admin"}
+
+
+async def test_when_a_token_was_last_used_is_listed_and_moves_no_version(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        home, made = bus.partitions.home, await make(bus, "shop")
+        before = await registry.version(home)
+        await ask(bus, "GET", "/pulse", made["token"])
+        async with asyncio.timeout(20):
+            while (row := (await ask(bus, "GET", "/api_tokens")).json[0])["last_used_at"] is None:
+                await asyncio.sleep(0.05)
+        after = await registry.version(home)
+        await ask(bus, "DELETE", f"/api_tokens/{made['id']}")
+        left = await home.command("EXISTS", home.key("api_tokens:used"))
+
+    assert clock.now_ms() - 120_000 < row["last_used_at"] <= clock.now_ms()
+    assert (before, left) == (after, 0)
+
+
+async def test_queues_with_a_callback_end_with_a_limited_token(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        made = await make(bus, "shop", scopes={"tenants": ["acme"]})
+        pushed = {"pattern": ".*", "callback": "https://mail.example/"}
+        for name, wanted in (("pulled", {"pattern": ".*"}), ("pushed", pushed)):
+            await ask(bus, "PUT", f"/queues/{name}", made["token"], json=wanted)
+        await ask(bus, "DELETE", f"/api_tokens/{made['id']}")
+        left = [row["name"] for row in (await ask(bus, "GET", "/queues")).json]
+
+    assert left == ["pulled"]

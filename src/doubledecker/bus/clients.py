@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from doubledecker.errors import Conflict, NotFound, TooMany
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 # Changes at the same time are tried again with a newer copy of the registry, so many times at most.
 _TRIES_MAX = 20
+_MINUTE_MS = 60_000
+_FLUSH_S = 10.0
+# Tokens of one call: less than a millisecond of the server's time.
+_CALL_MAX = 500
 
 
 class Clients:
@@ -105,6 +111,12 @@ class Clients:
         token = self._find(id_or_secret, now_ms)
         tokens.check_grant(caller, token, None)
         id_ = id_or_secret if token is None else token.id
+        if token is not None and token.scopes.limits_events:
+            # Without its token nothing would limit what is pushed from them.
+            for queue in [each for each in self._registry.snapshot.queues.values() if each.owner == id_]:
+                if queue.callback:
+                    with suppress(NotFound):
+                        await self._registry.delete_queue(queue, discard=True)
         await self._registry.spread(await registry.delete_token(self._home, id_))
         await self._registry.subscriptions.end_of(id_)
 
@@ -148,3 +160,35 @@ class Clients:
     def _find(self, id_or_secret: str, now_ms: int) -> Token | None:
         found = self._registry.snapshot.tokens.get(id_or_secret)
         return found or self._registry.snapshot.with_secret(tokens.hash_secret(id_or_secret), now_ms)
+
+
+class TokenUses:
+    """When tokens were last used: to the minute, and apart from the registry, whose version must not move by it.
+
+    A process notes a token once a minute, and writes what it has noted in one call every ten seconds.
+    """
+
+    def __init__(self, home: Partition) -> None:
+        self._home = home
+        self._minutes: dict[str, int] = {}
+        self._unwritten: dict[str, int] = {}
+        self._flushed_at_s = float("-inf")
+
+    def note(self, client: str, now_ms: int) -> None:
+        minute = now_ms // _MINUTE_MS
+        if self._minutes.get(client) != minute:
+            if len(self._minutes) >= registry.TOKENS_MAX:
+                self._minutes.clear()
+            self._minutes[client] = minute
+            self._unwritten[client] = minute * _MINUTE_MS
+
+    async def flush(self) -> None:
+        """Write what was noted, unless that was just done; raises BusAway, and loses those of the failed call."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._unwritten or now_s - self._flushed_at_s < _FLUSH_S:
+            return
+        self._flushed_at_s = now_s
+        noted, self._unwritten = self._unwritten, {}
+        left = iter(noted.items())
+        while some := dict(islice(left, _CALL_MAX)):
+            await registry.note_uses(self._home, some)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from doubledecker import clock, log
-from doubledecker.bus.clients import Clients
+from doubledecker.bus.clients import Clients, TokenUses
 from doubledecker.bus.pattern_search import Searcher
 from doubledecker.bus.queue_copies import QueueCopies
 from doubledecker.bus.skips import Skips
@@ -63,6 +63,7 @@ class LiveRegistry:
         self.backlog_bytes_max = 0
         self._backlogs_at_s = float("-inf")
         self.skips = Skips(partitions.home)
+        self.token_uses = TokenUses(partitions.home)
         self.clients = Clients(partitions.home, self)
         self.topics = Topics(partitions, self)
         self.subscriptions = Subscriptions(partitions, self)
@@ -86,6 +87,7 @@ class LiveRegistry:
                 await self.refresh()
                 await self.look_at_backlogs()
                 await self.skips.flush()
+                await self.token_uses.flush()
             except BusAway as error:
                 _log.warning("registry.unreachable", error=str(error))
             await asyncio.sleep(FOLLOW_S)

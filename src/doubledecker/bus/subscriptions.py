@@ -8,7 +8,7 @@ from doubledecker.model import quota, topic_glob
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.glob_matching import steps
 from doubledecker.model.reserved import is_reserved
-from doubledecker.model.scopes import Scopes
+from doubledecker.model.scopes import Scopes, is_glob
 from doubledecker.model.signing import SigningKeys
 from doubledecker.model.subscriber import (
     DEFAULT_NAME,
@@ -240,6 +240,8 @@ def _no_subscription(name: str) -> str:
 
 def _check_limits(subscriber: Subscriber, scopes: Scopes) -> None:
     """Raise Forbidden where a subscriber asks for what the token of its client may not have."""
-    scopes.check_topics([name for name in subscriber.topics if not is_reserved(name)], to="subscribe to")
+    scopes.check_topics(
+        [name for name in subscriber.topics if not (is_reserved(name) or is_glob(name))], to="subscribe to"
+    )
     if subscriber.is_bulk and scopes.limits_events:
         raise Forbidden("this token is limited to some topics or tenants, and tier bulk takes whole topics; use live")

@@ -9,7 +9,7 @@ a chore) raises, or else the first who knows more and goes by that (lua/registry
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -24,7 +24,7 @@ from doubledecker.model.token import Caller, Token
 from doubledecker.model.topic import NOBODYS, TopicRights, TopicWanted
 from doubledecker.store import shared_connection, subscribers
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.scripts import Value, load
+from doubledecker.store.scripts import Packable, Value, load
 from doubledecker.store.shared_connection import words
 
 # Changes the log keeps; a process that is further behind reads everything.
@@ -35,7 +35,7 @@ TOKENS_MAX = 100_000
 QUEUES_MAX = 10_000
 
 _CHANGES, _COPY = load("registry_changes"), load("registry_copy")
-_TOKEN_SAVE, _TOKEN_DELETE = load("token_save"), load("token_delete")
+_TOKEN_SAVE, _TOKEN_DELETE, _TOKEN_USE = load("token_save"), load("token_delete"), load("token_use")
 _CLAIM, _TOPIC_SAVE = load("topic_claim"), load("topic_save")
 _TOPIC_DELETE, _TOPIC_GIVE = load("topic_delete"), load("topic_give")
 _TOPIC_INDEX = load("topic_index")
@@ -123,6 +123,21 @@ async def save_token(home: Partition, token: Token, *, seen: int) -> int:
     """
     record = msgspec.json.encode(token)
     return cast("int", await home.run(_TOKEN_SAVE, id=token.id, record=record, seen=seen, most=TOKENS_MAX))
+
+
+async def note_uses(home: Partition, uses: Mapping[str, int]) -> None:
+    """Note when tokens were last used; a few hundred at most, as it is one call."""
+    flat: list[Packable] = [word for pair in uses.items() for word in pair]
+    await home.run(_TOKEN_USE, uses=flat)
+
+
+async def last_uses(home: Partition, ids: Sequence[str]) -> dict[str, int]:
+    """When tokens were last used, of those that were."""
+    found: dict[str, int] = {}
+    for first in range(0, len(ids), _PAGE):
+        records = await _records(home, "api_tokens:used", ids[first : first + _PAGE])
+        found |= {id_: int(at) for id_, at in records.items() if at is not None}
+    return found
 
 
 async def is_imported(home: Partition, secret_hash: str) -> bool:

@@ -56,6 +56,8 @@ class Authenticator:
         if 0 < caller.expires_at <= clock.now_ms():
             ended = moment.to_text(moment.from_ms(caller.expires_at))
             raise Unauthenticated(f"this token expired at {ended}; an operator can change that, or make another")
+        if not caller.is_root:
+            self._registry.token_uses.note(caller.id, clock.now_ms())
         return caller
 
     async def by_token(self, secret: str) -> Caller | None:

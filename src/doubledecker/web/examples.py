@@ -270,6 +270,7 @@ EXAMPLES: dict[str, list[object]] = {
             "description": "The shop's checkout",
             "expires_at": 0,
             "scopes": {"actions": ["publish", "stream"], "topics": ["orders", "mail.*"], "tenants": None},
+            "last_used_at": _AT_MS,
         }
     ],
     "Rotation": [{}, {"overlap_s": 3600}, {"token": "shop--9f2d11", "overlap_s": 0}],

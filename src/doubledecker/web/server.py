@@ -290,7 +290,7 @@ def _route_groups(
         topics=TopicRoutes(bus.partitions, bus.registry, small),
         routes=Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
         subscriptions=SubscriptionRoutes(bus.partitions, bus.registry, finder, small, guard=settings.dial_guard),
-        tokens=TokenRoutes(bus.registry, small, default=_default_scopes(settings)),
+        tokens=TokenRoutes(bus.partitions, bus.registry, small, default=_default_scopes(settings)),
         queues=Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         contents=QueueContents(bus.partitions, bus.registry, small, large_reads),
         letters=DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads, pacer),

@@ -110,6 +110,7 @@ class TokenListed(Shape):
     description: str
     expires_at: Annotated[Count, Meta(description="0 is never")]
     scopes: ScopesShown
+    last_used_at: Annotated[Count, Meta(description="To the minute, and written within half a minute")] | None
 
 
 class TokenRotated(Shape):
@@ -219,7 +220,7 @@ def event_filter(kept: str) -> Raw:
     return Raw(kept.encode() or b"null")
 
 
-def token(listed: Token) -> TokenListed:
+def token(listed: Token, last_used_at: int | None) -> TokenListed:
     """A token as it is listed."""
     return TokenListed(
         name=listed.name,
@@ -230,6 +231,7 @@ def token(listed: Token) -> TokenListed:
         description=listed.description,
         expires_at=listed.expires_at,
         scopes=_scopes(listed.scopes),
+        last_used_at=last_used_at,
     )
 
 

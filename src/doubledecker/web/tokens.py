@@ -9,6 +9,8 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model import token as tokens
 from doubledecker.model.scopes import Scopes
 from doubledecker.model.token import Caller
+from doubledecker.store import registry
+from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web import auditing, shapes
 from doubledecker.web import body as bodies
 from doubledecker.web.body import BodyLimits
@@ -19,8 +21,9 @@ from doubledecker.web.shapes import TokenMade, TokenRotated
 class TokenRoutes:
     """Makes, lists, replaces and revokes tokens."""
 
-    def __init__(self, registry: LiveRegistry, body: BodyLimits, *, default: Scopes) -> None:
-        self._registry = registry
+    def __init__(self, partitions: Partitions, live: LiveRegistry, body: BodyLimits, *, default: Scopes) -> None:
+        self._partitions = partitions
+        self._registry = live
         self._default = default
         self._limits = body
 
@@ -30,7 +33,8 @@ class TokenRoutes:
         rows = sorted(self._registry.snapshot.tokens.values(), key=lambda token: token.id)
         if not rows:
             return Response(status_code=204)
-        listed = [msgspec.json.encode(shapes.token(row)) for row in rows]
+        used = await registry.last_uses(self._home, [row.id for row in rows])
+        listed = [msgspec.json.encode(shapes.token(row, used.get(row.id))) for row in rows]
         return EncodedRows([row.id for row in rows], listed).answer(request.query_params)
 
     async def create(self, request: Request, caller: Caller) -> Response:
@@ -51,7 +55,7 @@ class TokenRoutes:
         token = await self._registry.clients.change(
             token.id, asked, caller=caller, default=self._default, now_ms=now_ms
         )
-        return shapes.json(shapes.token(token))
+        return shapes.json(shapes.token(token, (await registry.last_uses(self._home, [token.id])).get(token.id)))
 
     async def delete(self, request: Request, caller: Caller) -> Response:
         """Revoke a token, as an admin; its subscriber ends with it. Also 204 when there was none."""
@@ -68,6 +72,10 @@ class TokenRoutes:
             token.id, secret, overlap_s=asked.overlap_s, caller=caller, now_ms=now_ms
         )
         return shapes.json(TokenRotated(token.name, secret, token.id, token.former_until))
+
+    @property
+    def _home(self) -> Partition:
+        return self._partitions.home
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._limits)
