@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from doubledecker.client.bus import AttemptOptions
 
 _IDS_SHOWN = 3
+# Pages without a row that are passed over: of a busy bus some seconds.
+_PAGES_MAX = 10
 
 
 def show(
@@ -30,13 +32,20 @@ def show(
     asked = folder.connected(bus, data, secret) if event else naming.asked(bus, data, secret, receiver)
     with asked as remote:
         page = remote.attempts(receiver, event=event, **options)
+        for _ in range(_PAGES_MAX - 1):
+            # Busy neighbours' attempts may fill what one request looks at.
+            if page.attempts or not page.before:
+                break
+            options["before"] = page.before
+            page = remote.attempts(receiver, event=event, **options)
     if as_json:
         click.echo(words.printable_json(msgspec.json.encode(page)))
         return
     titles = ["id", "began", "receiver", "outcome", "status", "attempt", "took", "events", "detail"]
     words.show(titles, [_row(each) for each in page.attempts])
     if not page.attempts:
-        click.echo("There are no such attempts", err=True)
+        since = f" since {words.moment(page.scanned_until)}" if page.scanned_until else ""
+        click.echo(f"There are no such attempts{since}", err=True)
     if page.before:
         click.echo(f"There may be older ones: --before {page.before}", err=True)
     if page.older:

@@ -251,11 +251,15 @@ class AttemptView(msgspec.Struct, frozen=True):
 
 
 class AttemptsPage(msgspec.Struct, frozen=True):
-    """Attempts, newest first; `before` is where older ones continue, and `older` says why some are not there."""
+    """Attempts, newest first; `before` is where older ones continue, and `older` says why some are not there.
+
+    What was written at `scanned_until` (ms since 1970) or later is all listed; None where everything is.
+    """
 
     attempts: tuple[AttemptView, ...]
     before: str | None
     older: str
+    scanned_until: int | None = None
 
 
 class AuditRecordView(msgspec.Struct, frozen=True):

@@ -49,6 +49,7 @@ class AttemptRow(Shape):
 class AttemptsAnswer(Shape):
     attempts: list[AttemptRow]
     before: Annotated[str, Meta(description="What `before` is for the next page; null when there is none")] | None
+    scanned_until: Annotated[Count, Meta(description="Back to when all is listed; null: to the end")] | None
     older: Annotated[str, Meta(description="Why still older ones are not listed; empty when all are")]
 
 
@@ -91,8 +92,8 @@ class AttemptRoutes:
         most = queue_bodies.limit(query.get("limit"))
         async with self._reads.of(caller.id):
             page = await self._log.newest(wanted, limit=most)
-        before = None if page.before is None else str(page.before)
-        return shapes.json(AttemptsAnswer([row(each) for each in page.attempts], before, page.older))
+        before, scanned_until = (str(page.before), page.before.ms) if page.before else (None, None)
+        return shapes.json(AttemptsAnswer([row(each) for each in page.attempts], before, scanned_until, page.older))
 
 
 def row(listed: ListedAttempt) -> AttemptRow:

@@ -195,6 +195,7 @@ EXAMPLES: dict[str, list[object]] = {
                 }
             ],
             "before": None,
+            "scanned_until": None,
             "older": "",
         }
     ],
