@@ -8,6 +8,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.model.queue import FacetRule, RegisteredQueue
+from doubledecker.queues import ring
 from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.ring import Rings
 from doubledecker.store import facets
@@ -17,11 +18,14 @@ from doubledecker.store.queues import LeasedMessage
 from harness import within
 from queues.pulling import a_queue, held, pass_time, push, quiet_rings, rings_with_bell
 
-# Whoever is not woken finds out by itself after a second; a bell is much quicker.
-SOON_S = 0.7
+
+@pytest.fixture(autouse=True)
+def nobody_looks_without_a_bell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not woken would find out by itself after a second."""
+    monkeypatch.setattr(ring, "_WAIT_S_MAX", 600.0)
 
 
-async def wait_for_one(rings: Rings, queue: RegisteredQueue, *, wait_ms: int = 20_000) -> "asyncio.Task[Pull]":
+async def wait_for_one(rings: Rings, queue: RegisteredQueue, *, wait_ms: int = 600_000) -> "asyncio.Task[Pull]":
     """A pull that is really waiting."""
     waiting = asyncio.create_task(rings.pull_waiting(queue, most=10, wait_ms=wait_ms))
     await asyncio.sleep(0.15)
@@ -35,7 +39,7 @@ async def test_a_waiting_pull_returns_empty_after_its_wait_and_not_before(plain:
         pull = await rings.pull_waiting(a_queue(), most=10, wait_ms=150)
 
     assert pull.messages == ()
-    assert 0.14 <= time.monotonic() - started < 2
+    assert time.monotonic() - started >= 0.14
 
 
 async def test_a_push_wakes_whoever_waits_in_any_process(partitions: Partitions, topology: Topology):
@@ -43,11 +47,9 @@ async def test_a_push_wakes_whoever_waits_in_any_process(partitions: Partitions,
     elsewhere = await Partitions.connect(topology.url, namespace="rm:", count=topology.partitions)
     async with rings_with_bell(partitions) as rings, rings_with_bell(elsewhere) as others:
         waiting = [await wait_for_one(each, queue) for each in (rings, others)]
-        started = time.monotonic()
         await push(elsewhere, queue, [f"t{n}" for n in range(30)])
         pulls = await asyncio.gather(*waiting)
 
-        assert time.monotonic() - started < SOON_S
         assert all(pull.messages for pull in pulls)
     await elsewhere.close()
 
@@ -59,11 +61,9 @@ async def test_an_ack_that_frees_a_place_wakes_whoever_waits(plain: Partitions):
     async with rings_with_bell(plain) as rings:
         [first] = (await rings.pull(queue, most=10)).messages
         waiting = await wait_for_one(rings, queue)
-        started = time.monotonic()
         await rings.ack(queue, held([first]))
 
         [second] = (await waiting).messages
-        assert time.monotonic() - started < SOON_S
         assert second.id != first.id
 
 
@@ -74,11 +74,9 @@ async def test_a_change_of_rules_wakes_whoever_waits(plain: Partitions, change: 
     await push(plain, queue, ["ann"])
     async with rings_with_bell(plain) as rings:
         waiting = await wait_for_one(rings, queue)
-        started = time.monotonic()
         await facets.set_rule(plain.home, queue, "ann", change)
 
         assert len((await waiting).messages) == 1
-        assert time.monotonic() - started < SOON_S
 
 
 async def test_a_rate_wakes_a_waiting_pull_when_the_next_message_may_go(plain: Partitions):
@@ -91,7 +89,7 @@ async def test_a_rate_wakes_a_waiting_pull_when_the_next_message_may_go(plain: P
             assert len((await rings.pull_waiting(queue, most=10, wait_ms=20_000)).messages) == 1
 
     # Three intervals of 250 ms, of which one may be caught up with by 50 ms.
-    assert 0.69 <= time.monotonic() - started < 3
+    assert time.monotonic() - started >= 0.69
 
 
 @pytest.mark.parametrize("rate_per_s", [100.0, 5_000.0])
@@ -170,12 +168,10 @@ async def test_after_a_restart_of_the_server_the_bell_rings_again(data_dir: Path
             # The listener tries again after half a second.
             await asyncio.sleep(1.2)
             waiting = await wait_for_one(rings, queue)
-            started = time.monotonic()
             await push(partitions, queue, ["bob"])
 
             assert len((await waiting).messages) == 1
-            assert time.monotonic() - started < SOON_S
-        await partitions.close()
+            await partitions.close()
     finally:
         await server.stop()
 

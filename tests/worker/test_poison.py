@@ -1,7 +1,6 @@
 """Poison: events that their receiver never takes. They hold up nothing else, and cost few calls."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -128,13 +127,11 @@ async def test_a_refused_batch_is_tried_again_by_its_own_schedule_alone(one: Top
         [state] = await _states(bus)
 
         ids = await bus.publish(publisher, [an_event(n) for n in range(20)])
-        began_at = time.monotonic()
         await receiver.until_events(20)
 
         # However often the one was refused, it is one refusal.
         assert (state.failures, state.refusals) == (0, 1)
         assert receiver.ids == ids
-        assert time.monotonic() - began_at < 5
 
 
 async def test_a_neighbour_of_poison_is_served_meanwhile(one: Topology):
