@@ -263,7 +263,7 @@ def _lost(each: SubscriberView, lost: Loss) -> str:
     what = f"{lost.events:,} events ({words.size(lost.bytes)})"
     return (
         f"{each.subscriber.token} lost {what}, as more waited than its backlog_max_bytes. From the lake, this sends "
-        f"again what was accepted in that time: {_replay(each, lost)}"
+        f"again what was accepted in that time on the topics that it has now: {_replay(each, lost)}"
     )
 
 
