@@ -467,7 +467,7 @@ async def test_beats_that_do_not_advance_are_waited_for_until_they_are_old(
         await (await migrated(one, dead_s=1.0)).close()
         took_s = loop.time() - began_s
 
-    assert 0.5 < took_s < 5
+    assert took_s > 0.5
     await check(one, world)
 
 
