@@ -153,3 +153,18 @@ def test_every_name_of_the_client_is_there():
 def test_an_address_that_is_none_is_refused_at_once():
     with pytest.raises(ValueError, match="it must be a URL like"):
         AsyncBus("nowhere", "x")
+
+
+async def test_a_client_has_subscriptions_by_name_and_pauses_one_by_it(one: Topology):
+    async with a_bus(one, workers=0) as bus, AsyncBus(bus.url, await bus.token("shop")) as shop:
+        made = await shop.put_subscription("mail", ["orders"], "https://shop.example/", max=7)
+        changed = await shop.change_subscription("mail", max=None, topics=["orders", "refunds"])
+        paused = await shop.pause("mail")
+        found = await shop.subscriptions(topic="refunds", state="paused")
+        await shop.put_subscription("news", [], "https://shop.example/")
+        await shop.delete_subscription("news")
+
+        assert (made.secret or "").startswith("whsec_")
+        assert (made.max_events, changed.max_events, changed.topics) == (7, 100, ("orders", "refunds"))
+        assert [each.subscriber for each in found] == [paused.receiver] == [made.subscriber]
+        assert found == [await shop.subscription("mail")] == await shop.subscriptions()

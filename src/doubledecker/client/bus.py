@@ -129,6 +129,16 @@ class SubscriptionOptions(TypedDict, total=False):
     filter: Mapping[str, Any] | None
 
 
+class SubscriptionListOptions(TypedDict, total=False):
+    """Which subscriptions are listed; docs/http-api.md describes them. `after` needs a `limit`."""
+
+    topic: str
+    state: Literal["paused", "disabled", "failing"]
+    host: str
+    limit: int
+    after: str
+
+
 class AttemptOptions(TypedDict, total=False):
     """Which attempts are listed; docs/http-api.md describes them. Times are ISO 8601."""
 
@@ -204,22 +214,52 @@ class AsyncBus:
         return await self._publish(list(events), path("events", all=1 if is_whole else None))
 
     async def subscribe(self, topics: Sequence[str], callback: str, **options: Unpack[SubscriptionOptions]) -> None:
-        """Have the bus post the events of these topics to a callback; replaces this client's subscription."""
+        """Have the bus post the events of these topics to a callback: this client's subscription named `default`.
+
+        What is not given stays as it was. `put_subscription` is for those with other names.
+        """
         body = {"topics": listed(topics), "callback": callback, **options}
         await self._calls.ask("POST", path("subscription"), body, kind=type(None))
 
     async def unsubscribe(self) -> None:
-        """End this client's subscription and delete its waiting events."""
+        """End this client's subscription named `default` and delete its waiting events."""
         await self._calls.ask("DELETE", path("subscriber"), kind=type(None))
 
-    async def subscriptions(self) -> list[SubscriptionView]:
-        """The subscription of this client, if it has one; all of them for root."""
-        return await self._calls.ask("GET", path("subscriptions"), kind=list[SubscriptionView])
+    async def subscriptions(self, **options: Unpack[SubscriptionListOptions]) -> list[SubscriptionView]:
+        """The subscriptions of this client, or all of them for root, by id; those alone that are asked for."""
+        return await self._calls.ask("GET", path("subscriptions", **options), kind=list[SubscriptionView])
+
+    async def subscription(self, name: str) -> SubscriptionView:
+        """One subscription of this client, by its name."""
+        return await self._calls.ask("GET", path("subscriptions", name), kind=SubscriptionView)
+
+    async def put_subscription(
+        self, name: str, topics: Sequence[str], callback: str, **options: Unpack[SubscriptionOptions]
+    ) -> SubscriptionView:
+        """Create or replace a subscription of this client. A new one has its signing secret in the answer, this once.
+
+        Asked once, since the answer to a repeat would not have it.
+        """
+        body = {"topics": listed(topics), "callback": callback, **options}
+        return decode(await self._calls.once("PUT", path("subscriptions", name), body), SubscriptionView)
+
+    async def change_subscription(self, name: str, /, **changes: object) -> SubscriptionView:
+        """Change fields of a subscription: those of `put_subscription`; None gives one its default."""
+        return await self._calls.ask("PATCH", path("subscriptions", name), changes, kind=SubscriptionView)
+
+    async def delete_subscription(self, name: str) -> None:
+        """End a subscription of this client and delete its waiting events."""
+        await self._calls.ask("DELETE", path("subscriptions", name), kind=type(None))
+
+    async def give_subscription(self, subscriber: str, to: str) -> None:
+        """Make the client with the token id `to` the owner of a subscription, given by its id, as root or an admin."""
+        await self._calls.ask("POST", path("subscribers", subscriber, "give"), {"to": to}, kind=type(None))
 
     async def pause(self, receiver: str | None = None) -> ReceiverView:
         """Have the bus send a receiver nothing, and keep all that waits for it, until it is resumed.
 
-        It is the subscriber with this id, or `@` and the name of a queue; without one, this client's own subscriber.
+        It is the subscription with this id, or this client's of this name, or `@` and the name of a queue; without one,
+        this client's subscription named `default`.
         """
         return await self._change(receiver, "pause")
 

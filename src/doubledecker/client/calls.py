@@ -146,7 +146,7 @@ def path(*words: str, **query: object) -> str:
 
 
 def of_receiver(receiver: str | None, *words: str, **query: object) -> str:
-    """A path about a receiver: the client's own subscriber, the one with this id, or `@` and the name of a queue."""
+    """A path about a receiver: the client's default subscription, one by its id or name, or `@` and a queue."""
     if receiver is None:
         return path("subscriber", *words, **query)
     if receiver.startswith("@"):

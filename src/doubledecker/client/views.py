@@ -171,8 +171,6 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     """A subscription by its id; `uuid` is shown to its owner alone, and `secret` once, to who puts it."""
 
     subscriber: str
-    name: str
-    client: str
     callback: str
     topics: tuple[str, ...]
     max_events: int
@@ -203,6 +201,9 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     filter: dict[str, Any] | None = None
     held_key_count: int = 0
     held_keys: tuple[str, ...] = ()
+    # A bus of before has one subscription a client.
+    name: str = "default"
+    client: str = ""
     secret: str | None = None
 
 

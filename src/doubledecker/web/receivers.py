@@ -100,7 +100,12 @@ class ReceiverFinder:
         return ChosenReceiver(found[0], self._registry.snapshot.subscribers[found[0]])
 
     def _named(self, named: str, caller: Caller) -> list[str]:
-        """The subscribers of the caller with this id, or else with this name."""
+        """The subscribers with this id or name that the caller may use; else its own that it calls so."""
+        known = self._registry.snapshot
+        own = known.subscription(caller.id, named)
+        return self._usable(named, caller) or ([own.token] if own else [])
+
+    def _usable(self, named: str, caller: Caller) -> list[str]:
         known = self._registry.snapshot
         return [each for each in known.subscribers_named(named) if caller.is_admin or known.owner_of(each) == caller.id]
 
