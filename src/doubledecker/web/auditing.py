@@ -140,7 +140,7 @@ def learn(
     target: str | None = None,
     count: int | None = None,
     detail: str | None = None,
-    is_change: bool = True,
+    is_change: bool | None = None,
 ) -> None:
     """Add to the record of a request, if there is one, what its handler knows of it."""
     learned: Learned | None = request.scope.get(_LEARNED)
@@ -149,7 +149,7 @@ def learn(
     learned.target = learned.target if target is None else target
     learned.count = learned.count if count is None else count
     learned.detail = learned.detail if detail is None else detail
-    learned.is_change = is_change
+    learned.is_change = learned.is_change if is_change is None else is_change
 
 
 def whence(scope: Scope, proxies: Sequence[Network]) -> tuple[str, str]:

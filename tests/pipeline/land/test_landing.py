@@ -13,11 +13,14 @@ from conftest import Topology
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken, LakeUnfit
 from doubledecker.lake import commits, snapshots
+from doubledecker.model import audit as records
+from doubledecker.model.audit import AuditFilter
 from doubledecker.model.position import Position
+from doubledecker.model.token import Caller
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import JournalFill, JournalSlice
 from doubledecker.pipeline.land.landing import Lander, Pace
-from doubledecker.store import journal
+from doubledecker.store import audit, journal
 from doubledecker.store.journal import Extent
 from feed import a_feed
 from lakes import Lake, a_lake
@@ -295,3 +298,30 @@ def test_a_round_takes_a_bounded_part_of_a_huge_journal_and_every_core_has_some(
     assert landing.plan(start, {0: small}, cores=4) == [JournalSlice(0, Position(0, 0), Position(9000, 0))]
     assert commits.is_local("/data/lake")
     assert not commits.is_local("s3://bucket/lake")
+
+
+async def test_the_audit_trail_lands_once_and_stays_on_the_bus(spark: SparkSession, topology: Topology, tmp_path: Path):
+    async with a_feed(topology) as feed:
+        mine = await a_lake(spark, feed, tmp_path)
+        home = feed.bus.partitions.home
+
+        async def record(number: int) -> None:
+            begun = records.begun(f"r{number}", number, "queue.purged", Caller("ann-1", "ann"), "jobs")
+            await audit.begin(home, begun)
+            await audit.end(
+                home, begun, records.ended(begun, "done", status=200, target="jobs", detail="", count=number)
+            )
+
+        await record(1)
+        first = await mine.land("audit")
+        await record(2)
+        second, third = await mine.land("audit"), await mine.land("audit")
+        kept = await audit.newest(home, AuditFilter(), limit=9)
+    found = landing.table_of(mine.root, "audit").open().to_pyarrow_table().sort_by("count").to_pylist()
+
+    assert [first.rows, second.rows, third.rows] == [1, 1, 0]
+    assert [(row["request"], row["action"], row["count"], row["status"], row["fields"]) for row in found] == [
+        ("r1", "queue.purged", 1, 200, []),
+        ("r2", "queue.purged", 2, 200, []),
+    ]
+    assert [each.record.count for each in kept.records] == [2, 1]
