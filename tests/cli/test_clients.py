@@ -85,13 +85,30 @@ def test_a_topic_is_listed_given_and_deleted(bus: Up):
     gone = topic(bus, "delete", "gifts", stdin="y\n")
 
     assert (given.returncode, by_heir.returncode, deleted.returncode) == (0, 0, 0), given.stderr
-    assert f"gifts\their\t{heir}\t2" in listed
+    assert f"gifts\their\t{heir}\t2\t0\t" in listed
     assert (kept.returncode, "Delete topic gifts? 0 subscriptions to it end" in kept.stderr) == (1, True)
     assert (wrong.returncode, wrong.stderr) == (4, "doubledecker: no topic named 'gifts'\n")
     assert (gone.returncode, gone.stderr) == (
         4,
         "doubledecker: no topic named 'gifts'; `doubledecker topic list` shows them\n",
     )
+
+
+def test_a_topic_is_shared_described_and_shown(bus: Up):
+    owner = a_secret(bus, "sharer")
+    a_secret(bus, "sharee")
+    sharer, sharee = (next(id_ for id_ in ids(bus) if id_.startswith(name)) for name in ("sharer-", "sharee-"))
+    made = topic(bus, "set", "shared", "--publisher", sharee, "--description", "For both", "--token", owner)
+    shown = topic(bus, "show", "shared").stdout
+    emptied = topic(bus, "set", "shared", "--no-publishers")
+    as_json = json.loads(topic(bus, "show", "shared", "--json").stdout)
+    wrong = topic(bus, "set", "shared")
+
+    assert (made.returncode, made.stderr) == (0, f"{sharer} and 1 other client may publish on shared\n")
+    assert f"owner\tsharer, {sharer}\npublishers\t{sharee}\n" in shown
+    assert emptied.stderr == f"{sharer} may publish on shared\n"
+    assert (as_json["description"], as_json["publishers"]) == ("For both", [])
+    assert (wrong.returncode, "say what to set" in wrong.stderr) == (2, True)
 
 
 def test_revoking_asks_first(bus: Up):

@@ -75,12 +75,15 @@ async def test_a_topic_is_listed_given_and_deleted_and_its_subscription_seen(one
             await client.publish("gifts", "create")
             await client.subscribe(["gifts"], receiver.url, max=7, uuid="us")
             [own] = await client.subscriptions()
+        await root.set_topic("gifts", publishers=[first.id], description="Presents")
         await root.give_topic("gifts", second.id)
         [topic] = await root.topics()
+        shown = await root.topic("gifts")
         [seen] = await root.subscriptions()
         await root.delete_topic("gifts")
 
         assert (topic.name, topic.publisher, topic.publisher_id, topic.events) == ("gifts", "second", second.id, 1)
+        assert (shown, topic.description, topic.publishers) == (topic, "Presents", (first.id,))
         assert (own.subscriber, own.topics, own.max_events, own.uuid) == (first.id, ("gifts",), 7, "us")
         assert (seen.uuid, seen.uuid_set, seen.events.queued, seen.health) == (None, True, 0, 100)
         assert await root.topics() == []

@@ -217,9 +217,9 @@ def revoke(id: str, bus: str | None, data: Path | None, *, consent: Consent) -> 
 
 @cli.group()
 def topic() -> None:
-    """List topics, give them to other clients, delete them.
+    """List and share topics, give them away, delete them.
 
-    Root alone gives; an owner may delete its topics.
+    An owner sets and deletes its topics, an admin any; an admin alone gives.
     """
 
 
@@ -228,9 +228,47 @@ def topic() -> None:
 @_json
 def _list_topics(secret: str | None, bus: str | None, data: Path | None, *, as_json: bool) -> None:
     """List the topics and who owns them."""
-    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli import topics  # noqa: PLC0415 - only what the command needs
 
-    clients.list_topics(bus, data, secret, as_json=as_json)
+    topics.list_(bus, data, secret, as_json=as_json)
+
+
+@topic.command("show")
+@click.argument("topic")
+@_as_caller
+@_json
+def _show_topic(topic: str, secret: str | None, bus: str | None, data: Path | None, *, as_json: bool) -> None:
+    """Show a topic: whose it is, and who may publish."""
+    from doubledecker.cli import topics  # noqa: PLC0415 - only what the command needs
+
+    topics.show(bus, data, secret, topic, as_json=as_json)
+
+
+@topic.command("set")
+@click.argument("topic")
+@click.option("--publisher", "publishers", multiple=True, metavar="ID", help="May publish too; again for each of them")
+@click.option("--no-publishers", is_flag=True, help="Nobody but its owner may publish")
+@click.option("--description", metavar="TEXT", help="What it is for")
+@_as_caller
+def _set_topic(
+    topic: str,
+    publishers: tuple[str, ...],
+    description: str | None,
+    secret: str | None,
+    bus: str | None,
+    data: Path | None,
+    *,
+    no_publishers: bool,
+) -> None:
+    """Say who may publish on TOPIC, and what it is for. What is not given stays; one that nobody owns is yours."""
+    from doubledecker.cli import topics  # noqa: PLC0415 - only what the command needs
+
+    if publishers and no_publishers:
+        raise click.UsageError("--publisher and --no-publishers contradict each other; pass one of them")
+    if not publishers and not no_publishers and description is None:
+        raise click.UsageError("say what to set: --publisher ID, --no-publishers or --description TEXT")
+    named = publishers if publishers or no_publishers else None
+    topics.set_(bus, data, secret, topic, publishers=named, description=description)
 
 
 @topic.command("give")
@@ -239,9 +277,9 @@ def _list_topics(secret: str | None, bus: str | None, data: Path | None, *, as_j
 @_as_caller
 def _give_topic(topic: str, id: str, secret: str | None, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows the argument's name
     """Make the client with the token ID the owner of TOPIC. Its subscriptions and its count stay."""
-    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli import topics  # noqa: PLC0415 - only what the command needs
 
-    clients.give_topic(bus, data, secret, topic, id)
+    topics.give(bus, data, secret, topic, id)
 
 
 @topic.command("delete")
@@ -250,9 +288,9 @@ def _give_topic(topic: str, id: str, secret: str | None, bus: str | None, data: 
 @_as_caller
 def _delete_topic(topic: str, secret: str | None, bus: str | None, data: Path | None, *, consent: Consent) -> None:
     """Forget TOPIC. The subscriptions to it end, and the next client that publishes on it owns it."""
-    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli import topics  # noqa: PLC0415 - only what the command needs
 
-    clients.delete_topic(bus, data, secret, topic, consent)
+    topics.delete(bus, data, secret, topic, consent)
 
 
 @cli.command()

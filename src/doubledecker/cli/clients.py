@@ -1,4 +1,4 @@
-"""The commands of those who use a bus over HTTP: tokens and topics for operators, publishing and receivers."""
+"""The commands of those who use a bus over HTTP: tokens for operators, and publishing."""
 
 import json
 from pathlib import Path
@@ -57,46 +57,6 @@ def revoke_token(bus: str | None, data: Path | None, id_: str, consent: Consent)
             return
         remote.revoke_token(id_)
     click.echo(f"Revoked {id_}", err=True)
-
-
-def list_topics(bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
-    """Print the topics, who owns them, and how many events they had."""
-    with folder.connected(bus, data, secret) as remote:
-        if as_json:
-            click.echo(words.printable_json(remote.request("GET", "/topics")))
-            return
-        rows = remote.topics()
-    shown = [
-        [row.name, row.publisher, row.publisher_id, "" if row.events is None else f"{row.events:,}"] for row in rows
-    ]
-    words.show(["topic", "owner", "owner's id", "events"], shown)
-    if not rows:
-        click.echo("There are no topics; the first client to publish on one owns it", err=True)
-
-
-def give_topic(bus: str | None, data: Path | None, secret: str | None, name: str, id_: str) -> None:
-    """Make another client the owner of a topic."""
-    with folder.connected(bus, data, secret) as remote:
-        remote.give_topic(name, id_)
-    click.echo(f"Topic {name} belongs to {id_}", err=True)
-
-
-def delete_topic(bus: str | None, data: Path | None, secret: str | None, name: str, consent: Consent) -> None:
-    """Forget a topic, having shown what ends with it."""
-    with folder.connected(bus, data, secret) as remote:
-        if all(row.name != name for row in remote.topics()):
-            raise NotFound(f"no topic named {name!r}; `doubledecker topic list` shows them")
-        # A client sees its own subscription alone.
-        ended = "The subscriptions to it end" if secret else _ended(remote, name)
-        if not consent.is_given(f"Delete topic {name}? {ended}, and any client may take its name."):
-            return
-        remote.delete_topic(name)
-    click.echo(f"Deleted {name}", err=True)
-
-
-def _ended(remote: "Bus", topic: str) -> str:
-    count = sum(topic in each.topics for each in remote.subscriptions())
-    return "1 subscription to it ends" if count == 1 else f"{count:,} subscriptions to it end"
 
 
 def parse_payload(text: str) -> msgspec.Raw:

@@ -351,6 +351,21 @@ class AsyncBus:
         """All topics, and who owns them."""
         return await self._calls.ask("GET", path("topics"), kind=list[Topic])
 
+    async def topic(self, name: str) -> Topic:
+        """A topic: who owns it, and who else may publish there."""
+        return await self._calls.ask("GET", path("topics", name), kind=Topic)
+
+    async def set_topic(
+        self, name: str, *, publishers: Sequence[str] | None = None, description: str | None = None
+    ) -> Topic:
+        """Say which clients may publish on a topic, by their token ids, and what it is for, as its owner or an admin.
+
+        `publishers` are all of them but its owner; what is not given stays. A topic that nobody owns becomes this
+        client's.
+        """
+        body = given({"publishers": None if publishers is None else listed(publishers), "description": description})
+        return await self._calls.ask("PUT", path("topics", name), body, kind=Topic)
+
     async def give_topic(self, name: str, to: str) -> None:
         """Make the client with the token id `to` the owner of a topic, as root."""
         await self._calls.ask("POST", path("topics", name, "give"), {"to": to}, kind=type(None))

@@ -230,6 +230,8 @@ class Bus(_Plain[AsyncBus]):
     test_filter = _waits(AsyncBus.test_filter)
     stream = _iterates(AsyncBus.stream)
     topics = _waits(AsyncBus.topics)
+    topic = _waits(AsyncBus.topic)
+    set_topic = _waits(AsyncBus.set_topic)
     give_topic = _waits(AsyncBus.give_topic)
     delete_topic = _waits(AsyncBus.delete_topic)
     tokens = _waits(AsyncBus.tokens)

@@ -159,12 +159,14 @@ class IssuedToken(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic: the name and the id of the client that owns it, and how many events it had."""
+    """A topic: the name and the id of its owner, how many events it had, and the ids of who else may publish there."""
 
     name: str
     publisher: str
     publisher_id: str
     events: int | None
+    description: str = ""
+    publishers: tuple[str, ...] = ()
 
 
 class SubscriptionView(msgspec.Struct, frozen=True):
