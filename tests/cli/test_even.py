@@ -26,6 +26,7 @@ class Row:
 # {queue}, {client} and {letter} are things of the bus. Without `by` nothing has to run.
 ROWS: Mapping[str, Row] = {
     "attempts": Row("--receiver @{queue}", prints=True),
+    "audit": Row(prints=True),
     "completion": Row("bash", by=""),
     "dead jobs": Row("--receiver @{queue}", prints=True),
     "dead list": Row("--receiver @{queue}", prints=True),

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -218,10 +219,16 @@ def _act(
 def _follow(letters: "SyncDeadLetters", job: "LetterJobView") -> None:
     """Show how far a job is until it has ended; it goes on when the command is ended."""
     click.echo(f"Job {job.id}; `doubledecker dead jobs` shows it too", err=True)
-    while job.state == "running":
-        click.echo(_progress(job), err=True)
-        time.sleep(_LOOK_S)
-        job = letters.job(job.id)
+    from doubledecker.cli import progress  # noqa: PLC0415 - slow to import
+
+    is_watched = sys.stderr.isatty()
+    with progress.bar() as show:
+        while job.state == "running":
+            show(job.action, job.done, job.count)
+            if not is_watched:
+                click.echo(_progress(job), err=True)
+            time.sleep(_LOOK_S)
+            job = letters.job(job.id)
     click.echo(_progress(job), err=True)
 
 

@@ -4,7 +4,6 @@ The pipeline carries jobs out. When none runs, one is run here until the job is 
 """
 
 import asyncio
-import contextlib
 import getpass
 import json
 import math
@@ -12,22 +11,20 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import click
 import msgspec
 from msgspec import structs
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.audit import AuditTrail
 from doubledecker.bus.pipeline_jobs import PipelineJobs
-from doubledecker.cli import folder, words
+from doubledecker.cli import folder, progress, words
 from doubledecker.cli import pipeline as piping
 from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
@@ -162,7 +159,7 @@ class JobCalls:
         """Until it is over, with a bar when someone watches; raises when there is nobody left to carry it out."""
         id_ = job.id
         said_s = time.monotonic() + _SILENT_S
-        with _bar() as show:
+        with progress.bar() as show:
             while job.is_active:
                 if job.state == "waiting" and time.monotonic() > said_s:
                     said_s = math.inf
@@ -172,7 +169,7 @@ class JobCalls:
                     raise BusAway(f"the pipeline stopped at {job.done:,} of {job.total:,} events; {go_on} goes on")
                 self._stop.wait(_LOOK_S)
                 job = self._ask(lambda desk: desk.read(kind, id_, _ROOT))
-                show(job)
+                show(job.note or job.state, job.done, job.total)
         return job
 
     def _tell(self, kind: str, job: PipelineJob) -> None:
@@ -261,21 +258,6 @@ def _run(work: Coroutine[None, None, _Result]) -> _Result:
         return asyncio.run(work)
     except BusAway as error:
         raise folder.away(error) from error
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[PipelineJob], None]]:
-    """Shows how far a job is, on a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("waiting", total=None)
-
-        def show(job: PipelineJob) -> None:
-            word = job.note or job.state
-            progress.update(task, description=word, completed=job.done, total=job.total or None)
-
-        yield show
 
 
 def _row(shown: Mapping[str, object]) -> list[str]:
