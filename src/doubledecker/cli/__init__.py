@@ -12,6 +12,7 @@ from doubledecker.assembly.launch import PROCESSES_MAX, Member
 from doubledecker.cli.audit import audit
 from doubledecker.cli.dead import dead
 from doubledecker.cli.events import events
+from doubledecker.cli.looking import dashboard as _dashboard
 from doubledecker.cli.looking import doctor as _doctor
 from doubledecker.cli.looking import report as _report
 from doubledecker.cli.looking import status as _status
@@ -376,6 +377,7 @@ def resend(
 cli.add_command(audit)
 cli.add_command(completion)
 cli.add_command(dead)
+cli.add_command(_dashboard)
 cli.add_command(_doctor)
 cli.add_command(events)
 cli.add_command(pull)

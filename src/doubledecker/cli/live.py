@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
@@ -121,7 +121,7 @@ def _note_pipeline(board: Board, state: PipelineState) -> None:
             kept.state = KeptState.RUNNING if is_up else KeptState.STARTING
 
 
-async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
+async def follow_readiness(board: Board, on_first: Callable[[], Awaitable[None]]) -> None:
     """Ask the bus whether it is ready, for ever; shows the first yes.
 
     Its web processes share an address, and only one of them answers: the others report to their supervisor.
@@ -134,7 +134,7 @@ async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
             board.is_ready = are_running and await bus.is_ready()
             if board.is_ready and not was_ready:
                 was_ready = True
-                on_first()
+                await on_first()
             await asyncio.sleep(_GLANCE_S if was_ready else _STARTING_GLANCE_S)
 
 

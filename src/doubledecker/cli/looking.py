@@ -1,4 +1,4 @@
-"""`doubledecker status`, `top`, `doctor` and `report`: the words of the commands that look at a bus."""
+"""`doubledecker status`, `top`, `dashboard`, `doctor` and `report`: the words of the commands that look at a bus."""
 
 from pathlib import Path
 
@@ -37,6 +37,17 @@ def top(url: str | None, data: Path | None, *, as_json: bool) -> None:
 
     _check_one_place(url, data)
     watching.top(url=url, data=data, as_json=as_json)
+
+
+@click.command()
+@_at_redis
+@_in_folder
+def dashboard(url: str | None, data: Path | None) -> None:
+    """Print a link that signs in to the dashboard."""
+    from doubledecker.cli import dashboard as showing  # noqa: PLC0415 - the store is slow to import
+
+    _check_one_place(url, data)
+    showing.dashboard(url=url, data=data)
 
 
 @click.command()

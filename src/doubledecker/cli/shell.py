@@ -18,7 +18,7 @@ SECTIONS = {
         "unsubscribe",
         "receiver",
     ),
-    "Look": ("status", "top", "doctor", "events", "attempts", "report", "audit"),
+    "Look": ("dashboard", "status", "top", "doctor", "events", "attempts", "report", "audit"),
     "Repair": ("dead", "resend", "replay", "replays", "erase"),
     "Administer": ("token", "topic"),
     "Rehearse": ("simulate",),

@@ -208,7 +208,7 @@ def test_a_terminal_shows_the_view_and_the_logs_go_to_files(data_dir: Path):
     process = subprocess.Popen(command, env=environment(TERM="xterm"), stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
-        shown = shown_until(ours, b"Try: curl", b"published", b"web")
+        shown = shown_until(ours, b"Dashboard: ", b"published", b"web")
     finally:
         process.send_signal(signal.SIGTERM)
         rest = shown_until(ours, b"Doubledecker has stopped")

@@ -1,9 +1,12 @@
 """`doubledecker up` with real processes: it comes up, heals, and goes down without leaving anything behind."""
 
 import os
+import re
 import signal
 import socket
 import stat
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,7 @@ def test_it_becomes_ready_takes_events_and_ends_cleanly(data_dir: Path, number: 
 
 INTERRUPTED = """\
 import os
+import re
 import signal
 import sys
 
@@ -70,6 +74,18 @@ def test_an_interrupt_before_anything_has_started_ends_it_as_one_later_does(tmp_
 
     assert (answer.returncode, answer.stdout) == (0, "")
     assert answer.stderr == "Doubledecker has stopped\n"
+
+
+@pytest.mark.slow
+def test_it_prints_a_link_that_signs_in_to_the_dashboard_once(data_dir: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        [link] = re.findall(r"Dashboard: (http://127\.0\.0\.1:[0-9]+/login\?code=\S+)", up.out)
+        with urllib.request.urlopen(link) as answer:
+            cookies = answer.headers.get_all("Set-Cookie")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(link)
+
+    assert cookies[0].startswith("doubledecker-session=")
 
 
 @pytest.mark.slow

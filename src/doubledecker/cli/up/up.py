@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from doubledecker import clock, log
 from doubledecker.assembly import build, spark_conf
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
-from doubledecker.cli import folder, live, pipeline, words
+from doubledecker.cli import dashboard, folder, live, pipeline, words
 from doubledecker.cli import live as boards
 from doubledecker.cli.live import Board
 from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, ValkeyLife
@@ -183,7 +184,7 @@ class _Up:
         async with asyncio.TaskGroup() as tasks:
             watching = [
                 tasks.create_task(boards.follow(self._board, settings)),
-                tasks.create_task(boards.follow_readiness(self._board, self._say_ready)),
+                tasks.create_task(boards.follow_readiness(self._board, partial(self._say_ready, settings))),
                 tasks.create_task(self._show()),
                 tasks.create_task(self._unsubscribe_former_demo(settings)),
             ]
@@ -272,13 +273,21 @@ class _Up:
         else:
             _echo(message, err=True)
 
-    def _say_ready(self) -> None:
-        key = f"$(cat {self._plan.data / folder.ROOT_KEY})"
-        if self._plan.is_key_set:
-            key = f"${reading.variable('root_key', os.environ)}"
-        self._board.hint = f'Try: curl -u "{key}:" {self._board.url}/subscribers'
+    async def _say_ready(self, settings: Settings) -> None:
+        try:
+            link = await dashboard.make_link(settings, self._board.url)
+        except BusAway:  # it is back in a moment, and asks for a token
+            link = self._board.url + dashboard.PATH
+        self._board.hint = f"Dashboard: {link}"
         if not self._plan.is_live:
-            _echo(f"Ready. {self._board.hint}")
+            _echo(f"Ready. {self._board.hint} (signs in once)")
+            _echo(f'Try: curl -u "{self._key()}:" {self._board.url}/subscribers')
+
+    def _key(self) -> str:
+        """The root key as a shell finds it."""
+        if self._plan.is_key_set:
+            return f"${reading.variable('root_key', os.environ)}"
+        return f"$(cat {self._plan.data / folder.ROOT_KEY})"
 
     def _stop_or_hurry(self) -> None:
         """The first signal stops in order; the next one ends everything at once."""
