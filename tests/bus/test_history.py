@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from doubledecker.bus import history, telemetry
@@ -71,8 +72,14 @@ async def test_of_two_that_look_at_once_one_is_counted(plain: Partitions):
     assert sample.published == 200.0
 
 
-async def test_counters_that_begin_anew_and_a_head_of_another_version_are_no_reason_to_stop(plain: Partitions):
-    await plain.home.command("SET", plain.home.key("history"), b"not ours")
+OTHER = msgspec.msgpack.encode([AT_MS - 1_000, 0, [1, 2], [[AT_MS // 1000, AT_MS, [1, 2], [0] * 4]] * 3])
+
+
+@pytest.mark.parametrize("head", [b"not ours", OTHER])
+async def test_counters_that_begin_anew_and_a_head_of_another_version_are_no_reason_to_stop(
+    plain: Partitions, head: bytes
+):
+    await plain.home.command("SET", plain.home.key("history"), head)
     await look(plain, a_view(0, published=100))
     await look(plain, a_view(1_000, published=7))
 

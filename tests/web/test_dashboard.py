@@ -152,6 +152,46 @@ async def test_a_client_sees_its_own_receivers_and_letters_and_nobody_elses(one:
         assert {"mine-", "other-", "@theirs"} <= {word for word in ("mine-", "other-", "@theirs") if word in all_of_it}
 
 
+PAGES = ("", "/subscribers", "/subscribers/{mine}", "/subscribers/@jobs", "/queues", "/queues/jobs", "/system")
+
+
+async def test_every_page_shows_what_there_is(one: Topology):
+    async with a_bus(one) as bus, a_browser(bus) as http:
+        secret = await bus.token("shop")
+        await bus.subscribe(secret, "http://127.0.0.1:9/", "orders")
+        await ask(bus, "PUT", "/queues/jobs", secret, json={"pattern": ".*", "callback": "http://127.0.0.1:9/"})
+        await bus.publish(secret, [an_event(n, topic="orders", tenant="acme") for n in range(3)])
+        [row] = await bus.get("/subscribers", secret)
+        found = {path: await page(http, bus.url, "/dashboard" + path.format(mine=row["subscriber"])) for path in PAGES}
+
+        assert {path: status for path, (status, _) in found.items() if status != 200} == {}
+        assert "acme" in found["/queues/jobs"][1]
+        assert "http://127.0.0.1:9/" in found["/subscribers/{mine}"][1]
+        assert (await page(http, bus.url, "/dashboard/queues/none"))[0] == 404
+
+
+async def test_a_page_is_for_those_who_may_see_what_it_shows(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        made = await ask(bus, "POST", "/api_tokens", json={"name": "shop", "scopes": {"actions": ["publish"]}})
+        secret = made.json["token"]
+        async with a_browser(bus, secret) as http:
+            statuses = [(await page(http, bus.url, f"/dashboard{path}"))[0] for path in ("", "/subscribers", "/queues")]
+
+        assert statuses == [200, 403, 403]
+
+
+async def test_a_long_list_is_cut_into_pages_and_searched_on_the_server(one: Topology):
+    async with a_bus(one, workers=0) as bus, a_browser(bus) as http:
+        for number in range(60):
+            await ask(bus, "PUT", f"/queues/q{number:02}", json={"pattern": ".*"})
+        texts = [
+            (await page(http, bus.url, f"/dashboard/queues?{query}"))[1] for query in ("", "page=2", "q=q3", "page=9x")
+        ]
+
+        rows = [len(re.findall(r'href="/dashboard/queues/q\d\d"', text)) for text in texts]
+        assert rows == [50, 10, 10, 50]
+
+
 async def test_what_others_wrote_is_text(one: Topology):
     async with a_bus(one, workers=0) as bus:
         secret = await bus.token("shop")

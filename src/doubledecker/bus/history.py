@@ -44,8 +44,10 @@ class HistoryWriter:
 
 async def add(home: Partition, view: Overview, kept: KeptHead, *, took_ms: int) -> bool:
     """Write what follows from a look; False when another process has written since the head was read."""
-    head = _after(kept.head, view, took_ms=took_ms)
-    samples = list(_samples(kept.head, head)) if kept.head else []
+    # A head of a version that counts other things is none.
+    former = kept.head if kept.head and len(kept.head.totals) == len(_totals(view)) else None
+    head = _after(former, view, took_ms=took_ms)
+    samples = list(_samples(former, head)) if former else []
     return await history.write(home, kept.packed, head, samples)
 
 

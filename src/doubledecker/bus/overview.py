@@ -39,6 +39,9 @@ MEMORY_MEANS: dict[State, str] = {
     "full": "nothing is left that may be dropped, or no worker does so, and publishing is refused at the limit",
 }
 
+# How a receiver may fare, those in need first.
+STATES = ("disabled", "failing", "refusing", "paused", "recovering", "healthy")
+
 _T = TypeVar("_T")
 
 

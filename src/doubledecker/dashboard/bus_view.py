@@ -1,31 +1,44 @@
 """What pages show of the bus: looked at once for all who watch, and no more often than the bus can afford."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar, cast
 
 from doubledecker import clock
 from doubledecker.bus import overview
 from doubledecker.bus.memory_relief import MemoryRules
-from doubledecker.bus.overview import Overview, SubscriberView
+from doubledecker.bus.overview import ALIVE_MS, Overview, SubscriberView
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.dashboard import series
+from doubledecker.dashboard.fairness import QueueFairness, weigh
 from doubledecker.dashboard.pages import Visit
 from doubledecker.dashboard.series import SPANS, Series
+from doubledecker.model.attempt import AttemptFilter, ListedAttempt
 from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.scopes import SEEING_QUEUES, SUBSCRIBING
 from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
-from doubledecker.queues.view import QueueOverview
-from doubledecker.store import dead_letters, pipeline
+from doubledecker.queues.service import ServiceWindow
+from doubledecker.queues.view import FacetShare, QueueOverview
+from doubledecker.store import attempts, dead_letters, pipeline, processes
+from doubledecker.store.attempts import AttemptsFound
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline import PipelineState
+from doubledecker.store.processes import ProcessReport
 
 # Whoever watches sees the same numbers for so long.
 _LEAST_S = 0.9
 # Receivers whose newest dead letters are looked at; those with the most come first.
 _RECEIVERS_MAX = 50
+_TENANTS_MAX = 1_000
+_ATTEMPTS = 20
+# Snapshots of one of many things, as of a queue: those that nobody looks at are few.
+_OTHERS_MAX = 100
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,8 @@ class BusView:
         self._overview = SnapshotCache(self._look)
         self._queues = SnapshotCache(self._look_at_queues)
         self._pipeline = SnapshotCache(self._look_at_pipeline)
+        self._served = SnapshotCache(ServiceWindow(partitions).look)
+        self._others: dict[str, SnapshotCache[object]] = {}
         self._series = {key: SnapshotCache(partial(self._look_back, key)) for key in SPANS}
 
     async def overview(self) -> Overview:
@@ -63,6 +78,32 @@ class BusView:
         """How the caller's queues stand, or for root all."""
         found = await self._queues.shared(least_s=_LEAST_S)
         return [each for each in found if caller.is_admin or each.queue.owner == caller.id]
+
+    async def served(self) -> dict[str, Counter[str]]:
+        """How many messages queues handed out in the last minute, by tenant."""
+        return await self._served.shared(least_s=_LEAST_S)
+
+    async def fairness(self, queue: QueueOverview) -> QueueFairness:
+        """How fairly a queue serves its tenants."""
+        facets = await self._kept(f"facets {queue.queue.name}", partial(self._look_at_facets, queue))
+        return weigh(queue, (await self.served()).get(queue.queue.name, Counter()), facets)
+
+    async def busiest(self, caller: Caller) -> QueueFairness | None:
+        """The queue of which most was asked in the last minute, if any was asked for something."""
+        served, queues = await self.served(), await self.queues(caller)
+        asked = {each.queue.name: served.get(each.queue.name, Counter()).total() + each.waiting for each in queues}
+        first = max(queues, key=lambda each: asked[each.queue.name], default=None)
+        return await self.fairness(first) if first is not None and asked[first.queue.name] else None
+
+    async def attempts(self, receiver: str, caller: Caller) -> Sequence[ListedAttempt]:
+        """The last attempts at a receiver that the journals have."""
+        client = None if caller.is_admin else caller.id
+        wanted = AttemptFilter(receivers=frozenset({receiver}), client=client)
+        return (await self._kept(f"attempts {client} {receiver}", partial(self._look_at_attempts, wanted))).attempts
+
+    async def processes(self) -> list[ProcessReport]:
+        """What the processes of the bus reported last."""
+        return await processes.reports(self.partitions.home, silent_ms_max=ALIVE_MS)
 
     async def pipeline(self) -> PipelineState:
         return await self._pipeline.shared(least_s=_LEAST_S)
@@ -112,6 +153,19 @@ class BusView:
             return caller.is_admin or receiver == caller.id
         queue = self.registry.snapshot.queues.get(receiver[1:])
         return queue is not None and queue.owner == caller.id
+
+    async def _kept(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
+        """What is made for one of many things, kept for all who look at it."""
+        if key not in self._others and len(self._others) >= _OTHERS_MAX:
+            self._others.clear()
+        cache = cast("SnapshotCache[T]", self._others.setdefault(key, SnapshotCache(make)))
+        return await cache.shared(least_s=_LEAST_S)
+
+    async def _look_at_facets(self, queue: QueueOverview) -> list[FacetShare]:
+        return await queue_view.look_at_facets(self.partitions, queue.queue, most=_TENANTS_MAX)
+
+    async def _look_at_attempts(self, wanted: AttemptFilter) -> AttemptsFound:
+        return await attempts.newest(self.partitions, wanted, limit=_ATTEMPTS)
 
     async def _look(self) -> Overview:
         await self.registry.refresh()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from doubledecker.bus import history
-from doubledecker.bus.overview import Overview, SubscriberView
+from doubledecker.bus.overview import STATES, Overview, SubscriberView
 from doubledecker.dashboard import figures
 from doubledecker.dashboard.bus_view import BusView
 from doubledecker.dashboard.drawing import Line, Plot
@@ -12,7 +12,7 @@ from doubledecker.dashboard.figures import Figure
 from doubledecker.dashboard.pages import Visit
 from doubledecker.dashboard.series import DEFAULT_SPAN, SPANS, Series, Y
 from doubledecker.model import token
-from doubledecker.model.scopes import LOOKING
+from doubledecker.model.scopes import LOOKING, SEEING_QUEUES
 from doubledecker.model.token import Caller
 
 # Over how many seconds a rate that is shown as a number is taken, and a latency: `doubledecker up` shows the same.
@@ -20,7 +20,7 @@ _CALM_S, _LATENCY_S = 4, 10
 _SPARK_POINTS = 60
 _ROWS_MAX = 8
 _LETTERS_MAX = 6
-_NEEDY = ("disabled", "failing", "refusing", "paused", "recovering", "healthy")
+_TENANTS_MAX = 6
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class OverviewPage:
             "receivers": _needy_first(seen)[:_ROWS_MAX],
             "receivers_in_all": len(seen),
             "most_waiting": max((each.events for each in seen), default=0),
+            "fairness": await self._bus.busiest(visit.caller) if visit.may(*SEEING_QUEUES) else None,
+            "tenants_max": _TENANTS_MAX,
             "letters": await self._bus.newest_letters(readable, most=_LETTERS_MAX),
             "letters_in_all": sum(each.dead for each in seen),
             "letters_by_status": await self._bus.letter_counts(readable, "status"),
@@ -122,7 +124,7 @@ def thinned(ys: Sequence[Y], most: int) -> list[Y]:
 
 def _needy_first(views: Sequence[SubscriberView]) -> list[SubscriberView]:
     """Those in need first, then those with the most waiting; the others keep the order of their names."""
-    return sorted(views, key=lambda each: (_NEEDY.index(each.state), -each.events, each.subscriber.token))
+    return sorted(views, key=lambda each: (STATES.index(each.state), -each.events, each.subscriber.token))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -12,13 +12,27 @@ from doubledecker.dashboard import assets, drawing, figures
 from doubledecker.dashboard.bus_view import BusView
 from doubledecker.dashboard.overview import OverviewPage
 from doubledecker.dashboard.pages import HOME, DashboardPage, Visit
+from doubledecker.dashboard.receivers import QueuePages, SubscriberPages
+from doubledecker.dashboard.system import SystemPage
+from doubledecker.model.scopes import SEEING_QUEUES, SUBSCRIBING
 
 LIVE = "live_"
 
 
 def pages(bus: BusView) -> list[DashboardPage]:
     """All of them, in the order of the navigation."""
-    return [DashboardPage(HOME, "Overview", "overview.html", OverviewPage(bus).look, label="Overview")]
+    subscribers, queues = SubscriberPages(bus), QueuePages(bus)
+    of_receivers, of_queues = f"{HOME}/subscribers", f"{HOME}/queues"
+    receiving = (*SUBSCRIBING, *SEEING_QUEUES)
+    one, queue = subscribers.look_at_one, queues.look_at_one
+    return [
+        DashboardPage(HOME, "Overview", "overview.html", OverviewPage(bus).look, "Overview"),
+        DashboardPage(of_receivers, "Subscribers", "subscribers.html", subscribers.look, "Subscribers", receiving),
+        DashboardPage(f"{of_receivers}/{{receiver}}", "Subscriber", "subscriber.html", one, needs=receiving),
+        DashboardPage(of_queues, "Queues", "queues.html", queues.look, "Queues", SEEING_QUEUES),
+        DashboardPage(f"{of_queues}/{{queue}}", "Queue", "queue.html", queue, needs=SEEING_QUEUES),
+        DashboardPage(f"{HOME}/system", "System", "system.html", SystemPage(bus).look, "System"),
+    ]
 
 
 class Renderer:

@@ -38,10 +38,8 @@ def test_a_percentile_is_within_its_error_of_the_true_one(values: list[int]):
         assert abs(told - true) <= true / 128
 
 
-def test_nothing_has_no_percentiles_and_no_fairness():
+def test_nothing_has_no_percentiles():
     assert sketches.spread({}) is None
-    assert sketches.jain([]) is None
-    assert sketches.jain([0, 0]) is None
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=50), max_size=20))
@@ -57,9 +55,3 @@ def test_many_keys_are_estimated_within_three_standard_errors_however_they_are_m
 
     assert sketches.merge(parts) == sketches.merge([hashes])
     assert abs(sketches.distinct(sketches.merge(parts)) - count) <= 3 * count / 1022**0.5
-
-
-def test_the_index_of_fairness_goes_from_one_over_n_to_one():
-    assert sketches.jain([5, 5, 5, 5]) == 1.0
-    assert sketches.jain([7, 0, 0, 0]) == 0.25
-    assert sketches.jain([1, 2, 3]) == 36 / 42

@@ -10,47 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from doubledecker.model import moment
+from doubledecker.model import fairness, moment
 from doubledecker.model.summary import Serving
-from doubledecker.pipeline.metrics import measures, sketches
+from doubledecker.pipeline.metrics import measures
 from doubledecker.pipeline.metrics.sketches import Row, Totals
-
-# Fairness of a queue against demand. Pure.
-#
-# A tenant asked for what it got and what it still waited for. What it could fairly have is its max-min share: everybody
-# gets what it asked for, as long as that is no more than an equal part (by weight) of what the queue handed out; what
-# these leave is divided among the others in the same way. Jain's index is of what each got over that share: 1 when all
-# got their fair share however uneven their load is, 1/n when one of n got everything and all wanted it.
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a tenant got of a queue, and what it had asked for: that, and what waited meanwhile on average."""
-
-    got: float
-    asked: float
-    weight: float = 1.0
-
-
-def index(claims: Mapping[str, Claim]) -> float | None:
-    """Jain's index of what each tenant got over its fair share; None when nobody got anything."""
-    wanted = {name: claim for name, claim in claims.items() if claim.asked > 0}
-    fair = shares(wanted)
-    return sketches.jain([claim.got / fair[name] for name, claim in wanted.items() if fair[name] > 0])
-
-
-def shares(claims: Mapping[str, Claim]) -> dict[str, float]:
-    """The max-min fair share of each, of what all of them got together."""
-    left = sum(claim.got for claim in claims.values())
-    weights = sum(claim.weight for claim in claims.values())
-    found = {}
-    # Those who ask for the least by weight come first: what they do not need is left to the others.
-    for name, claim in sorted(claims.items(), key=lambda each: each[1].asked / each[1].weight):
-        found[name] = min(claim.asked, left * claim.weight / weights)
-        left -= found[name]
-        weights -= claim.weight
-    return found
-
 
 # Of queues, and of a queue's tenants: more would not be looked at, and have to be kept.
 LARGEST_MAX = 20
@@ -141,25 +104,25 @@ def _named(tenants: _Tenants) -> dict[str, _Tenant]:
 def _fairness(tenants: _Tenants) -> float | None:
     if not _is_observed(tenants):
         return None
-    return index(_times(tenants) if _is_timed(tenants) else _messages(tenants))
+    return fairness.index(_times(tenants) if _is_timed(tenants) else _messages(tenants))
 
 
-def _messages(tenants: _Tenants) -> dict[str, Claim]:
+def _messages(tenants: _Tenants) -> dict[str, fairness.Claim]:
     """What each got and asked for, in messages."""
     return {
-        tenant: Claim(held.pulled, held.pulled + _waiting(tenants, held), held.weight)
+        tenant: fairness.Claim(held.pulled, held.pulled + _waiting(tenants, held), held.weight)
         for tenant, held in _named(tenants).items()
     }
 
 
-def _times(tenants: _Tenants) -> dict[str, Claim]:
+def _times(tenants: _Tenants) -> dict[str, fairness.Claim]:
     """What each got and asked for, in milliseconds of consumers."""
     named = _named(tenants)
     ended = sum(held.ended for held in named.values())
     # Of a tenant whose costs are not known the others' are the best guess, as they are for the queue itself.
     mean_ms = sum(held.paid_ms for held in named.values()) / ended if ended else 1.0
     return {
-        tenant: Claim(
+        tenant: fairness.Claim(
             held.paid_ms,
             held.paid_ms + _waiting(tenants, held) * (held.paid_ms / held.ended if held.ended else mean_ms),
             held.weight,

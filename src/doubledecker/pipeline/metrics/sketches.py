@@ -64,12 +64,6 @@ def distinct(least: Sequence[int]) -> int:
     return round((LEAST_MAX - 1) / share)
 
 
-def jain(amounts: Sequence[float]) -> float | None:
-    """Jain's index of fairness: 1 when all got the same, 1/n when one of n got everything; None of nothing."""
-    squares = sum(amount * amount for amount in amounts)
-    return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
-
-
 # Tallies: sums and least hashes gathered batch by batch, so that what is held is the result and not the rows.
 
 Row = dict[str, object]

@@ -1,0 +1,56 @@
+"""The page of what the bus runs on: memory, processes, jobs, journals."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from doubledecker.bus.overview import MEMORY_MEANS
+from doubledecker.dashboard.bus_view import BusView
+from doubledecker.dashboard.pages import Visit
+from doubledecker.store.processes import ProcessReport
+
+_LAG = "doubledecker_loop_lag_seconds"
+_CONNECTIONS = "doubledecker_connections"
+_STREAMS = "doubledecker_streams"
+_MS = 1000
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """A process as it reported last; None is what its kind does not count."""
+
+    name: str
+    kind: str
+    late_ms: float | None
+    connections: float | None
+    streams: float | None
+
+
+class SystemPage:
+    def __init__(self, bus: BusView) -> None:
+        self._bus = bus
+
+    async def look(self, _visit: Visit) -> Mapping[str, object]:
+        view = await self._bus.overview()
+        reports = await self._bus.processes()
+        return {
+            "view": view,
+            "means": MEMORY_MEANS[view.memory_state],
+            "processes": sorted(map(_row, reports), key=lambda row: (row.kind, row.name)),
+        }
+
+
+def _row(report: ProcessReport) -> ProcessRow:
+    late_s = _value(report, _LAG)
+    return ProcessRow(
+        report.process,
+        report.kind,
+        None if late_s is None else late_s * _MS,
+        _value(report, _CONNECTIONS),
+        _value(report, _STREAMS),
+    )
+
+
+def _value(report: ProcessReport, name: str) -> float | None:
+    """What a process reported of a metric that has no labels."""
+    found = (sample.value for family in report.families if family.name == name for sample in family.samples)
+    return next(found, None)
