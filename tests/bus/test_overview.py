@@ -1,15 +1,18 @@
 """How memory stands, for people: by what workers wrote down, and by what is used when there are none."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from conftest import Topology
 from doubledecker.bus import overview
 from doubledecker.bus.memory_relief import MemoryRules
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import counters
 from doubledecker.store.memory import MemoryState, MemoryUsage, State
 from doubledecker.store.partitions import Partition
+from doubledecker.store.subscribers import Condition
 from harness import a_bus, an_event
 
 NOW_MS = 1_000_000
@@ -79,3 +82,14 @@ async def test_who_looks_at_one_subscriber_does_not_read_the_counters_of_all(one
         assert await sent_bytes(home) - before < 20_000
         assert row["events"]["queued"] == 3  # type: ignore[index]
         assert row["events"]["sent"] == 7  # type: ignore[index]
+
+
+def test_what_is_due_does_not_jump_when_a_queue_goes_and_comes_back():
+    done = {
+        f"delivery.events:subscriber={name},outcome={how}": 5 for name in ("a-1", "@q") for how in ("delivered", "x")
+    }
+    view = overview.Overview(0, (), {"events.added:subscriber=a-1": 7, **done}, {}, 0, (), {}, None)
+    one = overview.SubscriberView(Subscriber("@q", "https://a.example", "u"), Condition(), 3, 0, 5, None)
+
+    assert view.due == 7 + 5
+    assert replace(view, subscribers=(one,)).due == 7 + 5 + 3

@@ -114,10 +114,11 @@ class Overview:
     def due(self) -> int:
         """Events that were to be delivered, each as often as it has receivers; grows as fast as these get events.
 
-        What a queue with a callback got is what it has, and what left it.
+        What a queue with a callback got is what it has, and what was delivered of it.
         """
-        queues = (each for each in self.subscribers if each.subscriber.token.startswith("@"))
-        return self.total("events.added") + sum(each.sent + each.events for each in queues)
+        pushed = sum(count for field, count in self.counters.items() if _is_delivered(field, to="@"))
+        held = sum(each.events for each in self.subscribers if each.subscriber.token.startswith("@"))
+        return self.total("events.added") + pushed + held
 
     @property
     def oldest_ms(self) -> int:
@@ -221,8 +222,12 @@ async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[Subsc
     ]
 
 
-def _is_delivered(field: str) -> bool:
-    return field.startswith("delivery.events:") and ("outcome", "delivered") in telemetry.parse(field).labels
+def _is_delivered(field: str, *, to: str = "") -> bool:
+    """Whether it counts events that were delivered, to a receiver whose name begins so."""
+    if not field.startswith("delivery.events:"):
+        return False
+    labels = dict(telemetry.parse(field).labels)
+    return labels["outcome"] == "delivered" and labels["subscriber"].startswith(to)
 
 
 def _delivered(token: str) -> str:
