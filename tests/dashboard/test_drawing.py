@@ -20,15 +20,15 @@ def test_a_line_is_drawn_from_point_to_point_and_broken_where_nothing_is_known()
 
 
 def test_the_axis_reaches_above_the_highest_value_in_even_steps():
-    plot = Plot([Line("a", [0.0, 2_287.0], "", "a")], "5 min", figures.count)
+    plot = Plot([Line("a", [0.0, 2_287.0], "", "a")], "5 min", 300, 0, write=figures.count)
 
     assert plot.marks == ["3,000", "2,000", "1,000", "0"]
-    assert Plot([Line("a", [0.0], "", "a")], "5 min").ticks[0] == 0.0
+    assert Plot([Line("a", [0.0], "", "a")], "5 min", 300, 0).ticks[0] == 0.0
 
 
 def test_the_area_is_filled_where_the_first_line_is_above_the_second():
     lines = [Line("due", [5.0, 9.0, 5.0, 5.0], "", "due"), Line("done", [5.0, 4.0, 5.0, 8.0], "", "done")]
-    [d] = re.findall(r'class="behind" d="([^"]*)"', Plot(lines, "5 min", fills_gap=True).svg)
+    [d] = re.findall(r'class="behind" d="([^"]*)"', Plot(lines, "5 min", 300, 0, fills_gap=True).svg)
 
     assert d.startswith("M0 500l1 -400 1 400")
     assert d.endswith("z")

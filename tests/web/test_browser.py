@@ -151,3 +151,19 @@ async def test_everything_is_reached_by_keyboard(one: Topology):
         await page.wait_for_url("**/dashboard/subscribers")
 
         assert first == "Skip to content"
+
+
+async def test_a_plot_is_read_under_the_pointer(one: Topology):
+    async with a_bus(one) as bus, a_chromium() as browser, signed_in(browser, bus) as watched:
+        await fill(bus)
+        area = watched.page.locator("#live_throughput svg.area")
+        await area.wait_for(timeout=20_000)
+        box = await area.bounding_box()
+        assert box is not None
+        await watched.page.mouse.move(box["x"] + box["width"] - 3, box["y"] + 20)
+        readout = watched.page.locator(".readout")
+        await readout.wait_for()
+
+        assert "Delivered" in await readout.inner_text()
+        assert "/s" in await readout.inner_text()
+        assert watched.wrong == []

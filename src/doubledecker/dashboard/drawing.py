@@ -34,6 +34,9 @@ class Plot:
 
     lines: Sequence[Line]
     span_title: str
+    seconds: int
+    end_s: int
+    unit: str = ""
     write: Callable[[float], object] = number
     fills_gap: bool = False
 

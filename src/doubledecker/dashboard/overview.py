@@ -101,7 +101,8 @@ def throughput(series: Series, recent: Series) -> Plot:
         return Line(name, getattr(series, measure), f"{now}/s", measure)
 
     lines = [line("To deliver", "due"), line("Delivered", "delivered"), line("Published", "published")]
-    return Plot(lines, series.span.title, figures.count, fills_gap=True)
+    span = series.span
+    return Plot(lines, span.title, span.seconds, series.end_s, "/s", figures.count, fills_gap=True)
 
 
 def latencies(series: Series, recent: Series) -> Plot:
@@ -112,7 +113,9 @@ def latencies(series: Series, recent: Series) -> Plot:
         now = figures.duration(history.latency_ms(lately, share / 100))
         return Line(f"p{share}", series.latency_ms(share / 100), str(now), f"p{share}")
 
-    return Plot([line(share) for share in (99, 95, 50)], series.span.title, figures.axis_duration)
+    span = series.span
+    lines = [line(share) for share in (99, 95, 50)]
+    return Plot(lines, span.title, span.seconds, series.end_s, "ms", figures.axis_duration)
 
 
 def thinned(ys: Sequence[Y], most: int) -> list[Y]:

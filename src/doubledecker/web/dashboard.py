@@ -97,7 +97,7 @@ class Dashboard:
         if method not in {"GET", "HEAD"}:
             return self._problem(405, "Method not allowed", f"{method} is not possible here; GET is")
         if path.startswith(assets.ROOT):
-            return _asset(path.removeprefix(assets.ROOT))
+            return _asset(path.removeprefix(assets.ROOT), request.query_params.get("v", ""))
         if path in self._open:
             return await self._open[path](request)
         by_method, request.scope["path_params"] = self._pages.find(path)
@@ -216,9 +216,10 @@ def _ours(path: str) -> str:
     return path if is_page else HOME
 
 
-def _asset(name: str) -> Response:
+def _asset(name: str, version: str) -> Response:
+    """A file; a browser keeps it for as long as its address names the version that there is."""
     found = assets.known().get(name)
     if found is None:
         raise NotFound(f"there is no file {name[:80]!r}")
-    kept = {"Cache-Control": f"public, max-age={_YEAR_S}, immutable", "Vary": "Accept-Encoding"}
-    return Response(found.content, media_type=found.media_type, headers=kept)
+    kept = f"public, max-age={_YEAR_S}, immutable" if version == found.version else "no-cache"
+    return Response(found.content, media_type=found.media_type, headers={"Cache-Control": kept, "Vary": "Accept"})

@@ -57,6 +57,7 @@ function replace(blocks) {
       fill(element, html);
     }
   }
+  document.dispatchEvent(new Event("replaced"));
 }
 
 // What somebody is copying stays until they are done.
