@@ -182,6 +182,19 @@ async def test_a_page_is_for_those_who_may_see_what_it_shows(one: Topology):
         assert statuses == [200, 403, 403]
 
 
+async def test_a_token_that_is_limited_sees_no_numbers_of_all_topics(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        made = await ask(bus, "POST", "/api_tokens", json={"name": "shop", "scopes": {"topics": ["orders"]}})
+        async with a_browser(bus, made.json["token"]) as http:
+            status, text = await page(http, bus.url)
+            system, _ = await page(http, bus.url, "/dashboard/system")
+
+        assert (status, system) == (200, 403)
+        assert "Backlog" in text
+        assert "Published" not in text
+        assert "Throughput" not in text
+
+
 async def test_a_long_list_is_cut_into_pages_and_searched_on_the_server(one: Topology):
     async with a_bus(one, workers=0) as bus, a_browser(bus) as http:
         for number in range(60):

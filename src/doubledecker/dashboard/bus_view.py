@@ -98,8 +98,11 @@ class BusView:
     async def attempts(self, receiver: str, caller: Caller) -> Sequence[ListedAttempt]:
         """The last attempts at a receiver that the journals have."""
         client = None if caller.is_admin else caller.id
-        wanted = AttemptFilter(receivers=frozenset({receiver}), client=client)
-        return (await self._kept(f"attempts {client} {receiver}", partial(self._look_at_attempts, wanted))).attempts
+        since_ms = self._since_ms(caller)
+        wanted = AttemptFilter(receivers=frozenset({receiver}), client=client, from_ms=since_ms)
+        return (
+            await self._kept(f"attempts {client} {since_ms} {receiver}", partial(self._look_at_attempts, wanted))
+        ).attempts
 
     async def processes(self) -> list[ProcessReport]:
         """What the processes of the bus reported last."""
@@ -121,8 +124,8 @@ class BusView:
             if may[each.subscriber.token.startswith("@")] and self._is_of(each, visit.caller)
         ]
 
-    async def newest_letters(self, views: Sequence[SubscriberView], *, most: int) -> list[NamedLetter]:
-        """The newest dead letters of these receivers."""
+    async def newest_letters(self, views: Sequence[SubscriberView], caller: Caller, *, most: int) -> list[NamedLetter]:
+        """The newest dead letters of these receivers that the caller may see."""
         with_letters = sorted((each for each in views if each.dead), key=lambda each: -each.dead)[:_RECEIVERS_MAX]
         names = [each.subscriber.token for each in with_letters]
         if not names:
@@ -134,7 +137,7 @@ class BusView:
         found = []
         for _, partition, name, id_ in sorted(places, key=lambda place: -place[0])[:most]:
             found += [_named(name, letter) for letter in await dead_letters.read(partition, name, [id_])]
-        return found
+        return [each for each in found if each.died_at >= self._since_ms(caller)]
 
     async def letter_counts(self, views: Sequence[SubscriberView], field: str) -> dict[str, int]:
         """How many dead letters of these receivers have each value of a field, the most frequent first."""
@@ -148,11 +151,14 @@ class BusView:
         return dict(sorted(total.items(), key=lambda pair: -pair[1]))
 
     def _is_of(self, view: SubscriberView, caller: Caller) -> bool:
-        receiver = view.subscriber.token
-        if caller.is_admin or not receiver.startswith("@"):
-            return caller.is_admin or receiver == caller.id
-        queue = self.registry.snapshot.queues.get(receiver[1:])
-        return queue is not None and queue.owner == caller.id
+        return caller.is_admin or self.registry.snapshot.owner_of(view.subscriber.token) == caller.id
+
+    def _since_ms(self, caller: Caller) -> int:
+        """Since when what happened may be shown: earlier it may be of topics and tenants beyond the caller's limits."""
+        if not caller.scopes.limits_events:
+            return 0
+        token = self.registry.snapshot.tokens.get(caller.id)
+        return token.limited_at if token else 0
 
     async def _kept(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
         """What is made for one of many things, kept for all who look at it."""

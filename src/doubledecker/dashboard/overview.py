@@ -13,7 +13,6 @@ from doubledecker.dashboard.pages import Visit
 from doubledecker.dashboard.series import DEFAULT_SPAN, SPANS, Series, Y
 from doubledecker.model import token
 from doubledecker.model.scopes import LOOKING, SEEING_QUEUES
-from doubledecker.model.token import Caller
 
 # Over how many seconds a rate that is shown as a number is taken, and a latency: `doubledecker up` shows the same.
 _CALM_S, _LATENCY_S = 4, 10
@@ -49,16 +48,16 @@ class OverviewPage:
         return {
             "spans": list(SPANS.values()),
             "span": span,
-            "tiles": tiles(view, seen, recent, visit.caller),
-            "throughput": throughput(series, recent),
-            "latency": latencies(series, recent),
+            "tiles": tiles(view, seen, recent, visit),
+            "throughput": throughput(series, recent) if visit.sees_bus else None,
+            "latency": latencies(series, recent) if visit.sees_bus else None,
             "names": token.names([each.subscriber.token for each in seen]),
             "receivers": _needy_first(seen)[:_ROWS_MAX],
             "receivers_in_all": len(seen),
             "most_waiting": max((each.events for each in seen), default=0),
             "fairness": await self._bus.busiest(visit.caller) if visit.may(*SEEING_QUEUES) else None,
             "tenants_max": _TENANTS_MAX,
-            "letters": await self._bus.newest_letters(readable, most=_LETTERS_MAX),
+            "letters": await self._bus.newest_letters(readable, visit.caller, most=_LETTERS_MAX),
             "letters_in_all": sum(each.dead for each in seen),
             "letters_by_status": await self._bus.letter_counts(readable, "status"),
             "pipeline": await self._bus.pipeline(),
@@ -69,7 +68,7 @@ class OverviewPage:
         }
 
 
-def tiles(view: Overview, seen: Sequence[SubscriberView], recent: Series, caller: Caller) -> list[Tile]:
+def tiles(view: Overview, seen: Sequence[SubscriberView], recent: Series, visit: Visit) -> list[Tile]:
     """The six numbers; of a client those of its own receivers where they are of receivers."""
     calm, lately = recent.last(_CALM_S), recent.last(_LATENCY_S)
     published = _mean([each.published for each in calm])
@@ -80,12 +79,15 @@ def tiles(view: Overview, seen: Sequence[SubscriberView], recent: Series, caller
     oldest_ms = 0 if oldest is None else max(0, view.at - oldest)
 
     def spark(ys: Sequence[Y], *, is_bus_wide: bool = True) -> Sequence[Y]:
-        return thinned(ys, _SPARK_POINTS) if is_bus_wide or caller.is_admin else []
+        return thinned(ys, _SPARK_POINTS) if is_bus_wide or visit.caller.is_admin else []
 
-    return [
+    of_bus = [
         Tile("Published", Figure(figures.rate(published), "/s"), spark(recent.published), "#throughput"),
         Tile("Delivered", Figure(figures.rate(delivered), "/s"), spark(recent.delivered), "#throughput"),
         Tile("Latency p99", figures.duration(p99_ms), spark(recent.latency_ms(0.99)), "#latency"),
+    ]
+    return [
+        *(of_bus if visit.sees_bus else ()),
         Tile("Backlog", Figure(figures.count(waiting)), spark(recent.waiting, is_bus_wide=False), "#receivers"),
         Tile("Oldest waiting", figures.duration(oldest_ms), spark(recent.oldest_ms, is_bus_wide=False), "#receivers"),
         Tile("Dead letters", Figure(figures.count(dead)), spark(recent.dead, is_bus_wide=False), "#dead", dead > 0),

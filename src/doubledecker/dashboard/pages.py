@@ -19,6 +19,11 @@ class Visit:
     query: Mapping[str, str] = field(default_factory=dict)
     form_token: str = ""
 
+    @property
+    def sees_bus(self) -> bool:
+        """Whether the caller may see numbers of all topics and tenants, as `/metrics` has it."""
+        return not self.caller.scopes.limits_events
+
     def may(self, *needs: str) -> bool:
         """Whether the caller may look at what takes one of these actions (model/scopes.py)."""
         return self.caller.is_root or self.caller.scopes.allows(needs, is_read=True)

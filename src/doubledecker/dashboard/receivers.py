@@ -49,7 +49,7 @@ class SubscriberPages:
             "one": found[0],
             "may_look": may_look,
             "attempts": await self._bus.attempts(name, visit.caller) if may_look else [],
-            "letters": await self._bus.newest_letters(found, most=_LETTERS_MAX) if may_look else [],
+            "letters": await self._bus.newest_letters(found, visit.caller, most=_LETTERS_MAX) if may_look else [],
         }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from doubledecker.bus.overview import MEMORY_MEANS
 from doubledecker.dashboard.bus_view import BusView
 from doubledecker.dashboard.pages import Visit
+from doubledecker.errors import Forbidden
 from doubledecker.store.processes import ProcessReport
 
 _LAG = "doubledecker_loop_lag_seconds"
@@ -29,7 +30,10 @@ class SystemPage:
     def __init__(self, bus: BusView) -> None:
         self._bus = bus
 
-    async def look(self, _visit: Visit) -> Mapping[str, object]:
+    async def look(self, visit: Visit) -> Mapping[str, object]:
+        """What there is; raises Forbidden for a token that is limited to some topics or tenants."""
+        if not visit.sees_bus:
+            raise Forbidden("this page is of all topics and tenants, and this token is limited to some")
         view = await self._bus.overview()
         reports = await self._bus.processes()
         return {

@@ -1,6 +1,8 @@
 // Reads a plot under the pointer: what each of its lines was, and when.
 
 const HIGH = 1000;
+// Where nothing is known, the nearest step that is known stands for it, if it is as near as this.
+const NEAR = 5;
 const read = new WeakMap();
 let pointer = null;
 
@@ -30,7 +32,7 @@ function show(area, x) {
   const figure = area.closest(".plot");
   const names = [...figure.querySelectorAll(".ends dt")].map((each) => each.textContent);
   const rows = [...area.querySelectorAll(".line")].map((line, place) => {
-    const height = heights(line).get(step);
+    const height = nearest(heights(line), step);
     return [names[place], height === undefined ? "–" : written(figure, (1 - height / HIGH) * figure.dataset.top)];
   });
   const agoS = (1 - step / steps) * figure.dataset.seconds;
@@ -44,6 +46,16 @@ function written(figure, value) {
     return value < 1000 ? `${value.toPrecision(3)} ms` : `${(value / 1000).toPrecision(3)} s`;
   }
   return `${Math.round(value).toLocaleString("en")}/s`;
+}
+
+function nearest(known, step) {
+  for (let away = 0; away <= NEAR; away++) {
+    const found = known.get(step - away) ?? known.get(step + away);
+    if (found !== undefined) {
+      return found;
+    }
+  }
+  return undefined;
 }
 
 // The heights of a line by step; a path is a start, then ways of one step each.
