@@ -78,6 +78,8 @@ ROWS: Mapping[str, Row] = {
     "topic delete": Row("none"),
     "topic give": Row("none none"),
     "topic list": Row(prints=True),
+    "topic set": Row("none --description text"),
+    "topic show": Row("{queue}", prints=True),
     "unsubscribe": Row("--token x"),
     "up": Row(by=""),
     "watch": Row(by=""),
