@@ -220,7 +220,7 @@ def test_status_shows_every_bound_with_what_is_used_of_it(bus: Up):
     assert used["client_topics_max"] == {"used": 1, "max": 1000}
     # The table has the bounds in its first row, and those of all clients stand above.
     assert len(titles) == len(most) == 1 + len(used)
-    assert titles[6:10] == ["filter steps", "subscriptions", "streams", "requests"]
+    assert titles[6:10] == ["filter steps", "subscriptions", "subscribed", "streams"]
     assert (most[0], most[1]) == ("at most", "1,000")
     assert {"pattern steps", "connections of an address"} <= {line[0] for line in lines}
 

@@ -27,7 +27,7 @@ from doubledecker.cli.options import processes as _processes
 from doubledecker.cli.options import receiver as _receiver
 from doubledecker.cli.options import with_consent as _with_consent
 from doubledecker.cli.queue.commands import pull, queue
-from doubledecker.cli.receiver.commands import receiver, subscribe, unsubscribe
+from doubledecker.cli.receiver.commands import receiver, subscribe, subscription, unsubscribe
 from doubledecker.cli.replay.commands import erase, replay, replays
 from doubledecker.cli.shell import Sections, completion
 from doubledecker.cli.simulate.simulate import simulate
@@ -384,6 +384,7 @@ cli.add_command(pull)
 cli.add_command(queue)
 cli.add_command(receiver)
 cli.add_command(subscribe)
+cli.add_command(subscription)
 cli.add_command(unsubscribe)
 cli.add_command(replay)
 cli.add_command(replays)

@@ -62,7 +62,7 @@ def with_consent(command: Callable[..., None]) -> Callable[..., None]:
 
 receiver = click.option(
     "--receiver",
-    help="A subscriber's id or its client's name, or @ and a queue  [default: the caller's own]",
+    help="A subscription's id or CLIENT/NAME, or @ and a queue  [default: the caller's own]",
 )
 
 

@@ -163,7 +163,7 @@ async def test_a_client_subscribes_and_changes_what_is_given_alone(one: Topology
 
     assert [answer.returncode for answer in none] == [2, 4]
     assert "give at least one TOPIC, and --callback URL" in none[0].stderr
-    assert "this client has no subscription; make one with `doubledecker subscribe`" in none[1].stderr
+    assert "this client has no default subscription; make one with `doubledecker subscribe`" in none[1].stderr
     assert (made.returncode, changed.returncode, ended.returncode) == (0, 0, 0), made.stderr + changed.stderr
     assert made.stderr == f"{first['subscriber']} gets bills, orders at {mail.url}\n"
     assert first["retry"] == [1000, 2000]

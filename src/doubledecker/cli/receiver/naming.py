@@ -1,4 +1,4 @@
-"""How commands name a receiver: a subscriber's id, its client's name, or `@` and a queue.
+"""How commands name a receiver: a subscription by its id or `client/name`, or `@` and a queue.
 
 The bus finds it. When it finds none, the error names those that are alike, and the command that lists all.
 """
@@ -48,19 +48,36 @@ def check_known(remote: "client.Bus", receiver: str | None) -> None:
     subscriptions = remote.subscriptions()
     if receiver is not None:
         choose(subscriptions, receiver)
-    elif not subscriptions:
-        raise NotFound("this client has no subscription; make one with `doubledecker subscribe`")
+    else:
+        default(subscriptions)
+
+
+def default(subscriptions: "Sequence[client.SubscriptionView]") -> "client.SubscriptionView":
+    """A client's default one of its subscriptions; raises NotFound."""
+    for each in subscriptions:
+        if each.name == "default":
+            return each
+    raise NotFound("this client has no default subscription; make one with `doubledecker subscribe`")
 
 
 def choose(subscriptions: "Sequence[client.SubscriptionView]", named: str) -> "client.SubscriptionView":
-    """The subscription with this id, or whose client alone has this name; raises NotFound, or Refused for several."""
+    """The subscription with this id, or that alone has this name; raises NotFound, or Refused for several."""
     by_id = {each.subscriber: each for each in subscriptions}
-    found = [named] if named in by_id else [id_ for id_ in by_id if words.name(id_) == named]
+    found = [named] if named in by_id else [id_ for id_, each in by_id.items() if named in _names(each)]
     if not found:
-        raise _unknown(named, [*by_id, *map(words.name, by_id)], "subscriber", "receiver list")
+        known = [name for each in subscriptions for name in (each.subscriber, *_names(each))]
+        raise _unknown(named, known, "subscriber", "receiver list")
     if len(found) > 1:
         raise Refused(f"{len(found)} subscribers are named {named!r}; give an id: {', '.join(sorted(found))}")
     return by_id[found[0]]
+
+
+def _names(each: "client.SubscriptionView") -> list[str]:
+    """What one is called besides its id; by its name alone where that is another than `default`."""
+    client_name = words.name(each.client)
+    if each.name == "default":
+        return [client_name]
+    return [f"{each.client}/{each.name}", f"{client_name}/{each.name}", each.name]
 
 
 def _unknown(named: str, known: Sequence[str], kind: str, command: str) -> NotFound:

@@ -29,7 +29,7 @@ def list_(bus: str | None, data: Path | None, secret: str | None, *, as_json: bo
             pushed = [each for each in queues if each.get("callback")]
             click.echo(words.printable_json(json.dumps({"subscribers": subscribers, "queues": pushed})))
             return
-        rows = [_subscriber_row(each) for each in remote.subscriptions()]
+        rows = [subscriber_row(each) for each in remote.subscriptions()]
         rows += [_queue_row(each) for each in remote.queues() if each.callback]
     words.show(["receiver", "state", "waiting", "dead", "callback", "gets"], rows)
     if not rows:
@@ -46,7 +46,7 @@ def show(bus: str | None, data: Path | None, secret: str | None, receiver: str |
             # The list is all of them for root, who has none of its own: this is refused then.
             remote.attempts(limit=1)
         seen = remote.subscriptions()
-        shown = seen[0] if receiver is None else naming.choose(seen, receiver)
+        shown = naming.default(seen) if receiver is None else naming.choose(seen, receiver)
         rows = json.loads(remote.request("GET", "/subscribers")) if as_json else []
     if as_json:
         [row] = [row for row in rows if row["subscriber"] == shown.subscriber]
@@ -96,15 +96,15 @@ def rotate_secret(
 def subscribe(bus: str | None, secret: str | None, topics: Sequence[str], changes: Mapping[str, object]) -> None:
     """Make a client's subscription, or change what is given of it, and say what it gets."""
     options = dict(changes)
-    with _as_client(bus, secret) as remote:
-        former = next(iter(remote.subscriptions()), None)
+    with as_client(bus, secret) as remote:
+        former = next((each for each in remote.subscriptions() if each.name == "default"), None)
         callback = str(options.pop("callback", former.callback if former else ""))
         wanted = topics or (former.topics if former else ())
         # Without topics a subscription gets nothing, and is there.
         if not callback or not (wanted or former):
             raise click.UsageError("this client has no subscription yet; give at least one TOPIC, and --callback URL")
         remote.subscribe(wanted, callback, **cast("SubscriptionOptions", options))
-        kept, *_ = remote.subscriptions()
+        kept = naming.default(remote.subscriptions())
     click.echo(
         f"{kept.subscriber} gets {', '.join(kept.topics) or 'nothing'} at {words.printable(kept.callback)}", err=True
     )
@@ -112,9 +112,9 @@ def subscribe(bus: str | None, secret: str | None, topics: Sequence[str], change
 
 def unsubscribe(bus: str | None, secret: str | None, consent: Consent) -> None:
     """End a client's subscription, after a look at what waits."""
-    with _as_client(bus, secret) as remote:
+    with as_client(bus, secret) as remote:
         naming.check_known(remote, None)
-        kept, *_ = remote.subscriptions()
+        kept = naming.default(remote.subscriptions())
         held = f"{words.many(kept.events.queued, 'waiting event')}, {words.many(kept.dead, 'dead letter')}"
         if not consent.is_given(f"End the subscription of {kept.subscriber}, and delete {held}?"):
             return
@@ -123,15 +123,16 @@ def unsubscribe(bus: str | None, secret: str | None, consent: Consent) -> None:
 
 
 @contextlib.contextmanager
-def _as_client(bus: str | None, secret: str | None) -> Iterator["client.Bus"]:
-    """The bus as a client, which alone has a subscription."""
+def as_client(bus: str | None, secret: str | None) -> Iterator["client.Bus"]:
+    """The bus as a client, which alone has subscriptions."""
     if not secret:
         raise click.UsageError("say whose subscription with --token; make one with `doubledecker token create NAME`")
     with folder.connected(bus, None, secret) as remote:
         yield remote
 
 
-def _subscriber_row(each: "SubscriptionView") -> list[str]:
+def subscriber_row(each: "SubscriptionView") -> list[str]:
+    """A subscription as lists have it: its id, state, what waits and is dead, where it is called, and its topics."""
     numbers = [f"{each.events.queued:,}", f"{each.dead:,}"]
     return [each.subscriber, _state(each), *numbers, each.callback, " ".join(each.topics)]
 
