@@ -33,11 +33,26 @@ def test_a_token_is_made_listed_and_revoked(bus: Up):
     revoked = token(bus, "revoke", id_, "--yes")
 
     assert secret.startswith("letters--")
-    assert listed[0] == "id\tname\tcreated\tformer secret"
+    assert listed[0] == "id\tname\tcreated\tformer secret\tlast used\texpires\tlimits\tdescription"
     assert any(line.startswith(f"{id_}\tletters\t") for line in listed)
     assert secret not in "".join(listed)
     assert (revoked.returncode, revoked.stdout) == (0, "")
     assert id_ not in ids(bus)
+
+
+def test_what_a_token_may_do_is_given_shown_and_changed(bus: Up):
+    limits = ("--action", "publish", "--action", "stream", "--topic", "o*", "--tenant", "acme")
+    made = token(bus, "create", "scoped", *limits, "--description", "Why", "--expires-in", "3600")
+    id_ = made.stderr.split()[1].rstrip(".")
+    [before] = [line for line in token(bus, "list").stdout.splitlines() if line.startswith(id_)]
+    updated = token(bus, "update", id_, "--topic", "orders")
+    unlimited = token(bus, "update", id_, "--unlimited")
+    [after] = [row for row in json.loads(token(bus, "list", "--json").stdout) if row["id"] == id_]
+
+    assert before.endswith("\tpublish, stream; topics o*; tenants acme\tWhy")
+    assert updated.stderr == f"Updated {id_}: topics orders\n"
+    assert unlimited.stderr == f"Updated {id_}: all that a client may\n"
+    assert (after["scopes"], after["description"]) == ({"actions": None, "topics": None, "tenants": None}, "Why")
 
 
 def test_the_bus_of_a_folder_is_found_by_all_commands_alike(bus: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

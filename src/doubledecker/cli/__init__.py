@@ -18,7 +18,7 @@ from doubledecker.cli.looking import report as _report
 from doubledecker.cli.looking import status as _status
 from doubledecker.cli.looking import top as _top
 from doubledecker.cli.options import FOLDER as _FOLDER
-from doubledecker.cli.options import Consent
+from doubledecker.cli.options import Consent, TokenAsked
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
 from doubledecker.cli.options import as_root as _as_root
@@ -26,6 +26,7 @@ from doubledecker.cli.options import overlap as _overlap
 from doubledecker.cli.options import processes as _processes
 from doubledecker.cli.options import receiver as _receiver
 from doubledecker.cli.options import with_consent as _with_consent
+from doubledecker.cli.options import with_scopes as _with_scopes
 from doubledecker.cli.queue.commands import pull, queue
 from doubledecker.cli.receiver.commands import receiver, subscribe, subscription, unsubscribe
 from doubledecker.cli.replay.commands import erase, replay, replays
@@ -171,17 +172,30 @@ def _pipeline_status(url: str | None, data: Path | None, *, as_json: bool) -> No
 
 @cli.group()
 def token() -> None:
-    """Make, list, rotate and revoke the tokens of clients."""
+    """Make, list, update, rotate and revoke the tokens of clients."""
 
 
 @token.command()
 @click.argument("name")
+@_with_scopes
 @_as_root
-def create(name: str, bus: str | None, data: Path | None) -> None:
+def create(name: str, bus: str | None, data: Path | None, *, asked: TokenAsked) -> None:
     """Make a client and print its secret, this once."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.create_token(bus, data, name)
+    clients.create_token(bus, data, name, asked)
+
+
+@token.command()
+@click.argument("id")
+@_with_scopes
+@click.option("--unlimited", is_flag=True, help="Let it do all that a client may")
+@_as_root
+def update(id: str, bus: str | None, data: Path | None, *, unlimited: bool, asked: TokenAsked) -> None:  # noqa: A002 - click shows its name
+    """Change what a client may do, or when its token ends. Actions, topics and tenants are replaced together."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.update_token(bus, data, id, asked, is_unlimited=unlimited)
 
 
 @token.command("list")

@@ -9,18 +9,20 @@ import msgspec
 
 from doubledecker import clock
 from doubledecker.cli import folder, words
-from doubledecker.cli.options import Consent
+from doubledecker.cli.options import Consent, TokenAsked
 from doubledecker.errors import NotFound
 
 if TYPE_CHECKING:
-    from doubledecker.client import Bus, TokenView
+    from doubledecker.client import Bus, TokenScopes, TokenView
     from doubledecker.client.bus import Publication
 
 
-def create_token(bus: str | None, data: Path | None, name: str) -> None:
+def create_token(bus: str | None, data: Path | None, name: str, asked: TokenAsked) -> None:
     """Print the secret, this once."""
     with folder.connected_as_root(bus, data) as remote:
-        created = remote.create_token(name)
+        created = remote.create_token(
+            name, description=asked.description, expires_in_s=asked.expires_in_s, scopes=asked.scopes
+        )
     click.echo(f"Made {created.id}. Its secret is shown this once:", err=True)
     click.echo(created.token)
 
@@ -32,10 +34,35 @@ def list_tokens(bus: str | None, data: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_token_row(row) for row in rows]))
         return
-    cells = [[row.id, row.name, words.moment(row.created_at), _former(row.former_until)] for row in rows]
-    words.show(["id", "name", "created", "former secret"], cells)
+    cells = [
+        [
+            row.id,
+            row.name,
+            words.moment(row.created_at),
+            _former(row.former_until),
+            "" if row.last_used_at is None else words.moment(row.last_used_at),
+            words.moment(row.expires_at) if row.expires_at else "",
+            _may(row.scopes),
+            row.description,
+        ]
+        for row in rows
+    ]
+    words.show(["id", "name", "created", "former secret", "last used", "expires", "limits", "description"], cells)
     if not rows:
         click.echo("There are no tokens; make one with `doubledecker token create NAME`", err=True)
+
+
+def update_token(bus: str | None, data: Path | None, id_: str, asked: TokenAsked, *, is_unlimited: bool) -> None:
+    """Change what a client may do, how long its token lasts, or what is noted of it."""
+    from doubledecker.client import TokenScopes  # noqa: PLC0415 - aiohttp is slow to import
+
+    if is_unlimited and asked.scopes is not None:
+        raise click.UsageError("--unlimited goes without --action, --topic and --tenant")
+    with folder.connected_as_root(bus, data) as remote:
+        _check_known(remote, id_)
+        scopes = TokenScopes() if is_unlimited else asked.scopes
+        row = remote.update_token(id_, description=asked.description, expires_in_s=asked.expires_in_s, scopes=scopes)
+    click.echo(f"Updated {id_}: {_may(row.scopes) or 'all that a client may'}", err=True)
 
 
 def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int) -> None:
@@ -88,7 +115,14 @@ def _is_json(text: str) -> bool:
 
 def _token_row(row: "TokenView") -> dict[str, object]:
     times = {"created_at": row.created_at, "rotated_at": row.rotated_at, "former_until": row.former_until}
-    return {"id": row.id, "name": row.name, **times}
+    more = {"description": row.description, "expires_at": row.expires_at, "last_used_at": row.last_used_at}
+    return {"id": row.id, "name": row.name, **times, **more, "scopes": msgspec.to_builtins(row.scopes)}
+
+
+def _may(scopes: "TokenScopes") -> str:
+    """The limits of a token in a cell."""
+    limits = (("", scopes.actions), ("topics ", scopes.topics), ("tenants ", scopes.tenants))
+    return "; ".join(word + (", ".join(names) or "nothing") for word, names in limits if names is not None)
 
 
 def _former(until: int | None) -> str:

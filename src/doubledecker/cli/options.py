@@ -5,11 +5,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import click
 
 from doubledecker.assembly.launch import PROCESSES_MAX, Member
+
+if TYPE_CHECKING:
+    from doubledecker.client import TokenScopes
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -150,3 +153,45 @@ def as_root(command: _F) -> _F:
 def as_caller(command: _F) -> _F:
     """Where to ask, and as whom: by address and token, or as root of the bus of a folder."""
     return as_root(with_secret(command))
+
+
+@dataclass(frozen=True)
+class TokenAsked:
+    """What the options say of a token."""
+
+    actions: tuple[str, ...]
+    topics: tuple[str, ...]
+    tenants: tuple[str, ...]
+    description: str | None
+    expires_in_s: int | None
+
+    @property
+    def scopes(self) -> "TokenScopes | None":
+        """The limits; None when no option names one."""
+        from doubledecker.client import TokenScopes  # noqa: PLC0415 - aiohttp is slow to import
+
+        limits = TokenScopes(self.actions or None, self.topics or None, self.tenants or None)
+        return None if limits == TokenScopes() else limits
+
+
+def with_scopes(command: Callable[..., None]) -> Callable[..., None]:
+    """What a token may do, and how long it lasts; the command gets `asked`."""
+
+    @click.option("--action", "actions", multiple=True, metavar="ACTION", help="Let it do this alone; repeatable")
+    @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic, or a glob; repeatable")
+    @click.option("--tenant", "tenants", multiple=True, metavar="TENANT", help="Only this tenant; repeatable")
+    @click.option("--expires-in", "expires_in_s", type=int, metavar="SECONDS", help="When it ends, from now")
+    @click.option("--description", metavar="TEXT", help="What it is for")
+    @functools.wraps(command)
+    def run(
+        *args: object,
+        actions: tuple[str, ...],
+        topics: tuple[str, ...],
+        tenants: tuple[str, ...],
+        expires_in_s: int | None,
+        description: str | None,
+        **kwargs: object,
+    ) -> None:
+        command(*args, asked=TokenAsked(actions, topics, tenants, description, expires_in_s), **kwargs)
+
+    return run

@@ -24,6 +24,7 @@ from doubledecker.client.views import (
     ReceiverView,
     ResentEvents,
     SubscriptionView,
+    TokenScopes,
     TokenView,
     Topic,
     TrialView,
@@ -379,10 +380,32 @@ class AsyncBus:
         kind = cast("type[list[TokenView] | None]", list[TokenView] | None)
         return await self._calls.ask("GET", path("api_tokens"), kind=kind) or []
 
-    async def create_token(self, name: str, *, token: str | None = None) -> IssuedToken:
+    async def create_token(
+        self,
+        name: str,
+        *,
+        token: str | None = None,
+        description: str | None = None,
+        expires_in_s: int | None = None,
+        scopes: TokenScopes | None = None,
+    ) -> IssuedToken:
         """Make a client, as root, with a secret of one's own or of the bus's choice. Asked once."""
-        body = given({"name": name, "token": token})
+        body = given({"name": name, "token": token, "description": description, "expires_in_s": expires_in_s})
+        body |= {} if scopes is None else {"scopes": _limits(scopes)}
         return decode(await self._calls.once("POST", path("api_tokens"), body), IssuedToken)
+
+    async def update_token(
+        self,
+        id: str,  # noqa: A002
+        *,
+        description: str | None = None,
+        expires_in_s: int | None = None,
+        scopes: TokenScopes | None = None,
+    ) -> TokenView:
+        """Change a client's token, as root or an admin; what is None stays, and `TokenScopes()` is without limits."""
+        body = given({"description": description, "expires_in_s": expires_in_s})
+        body |= {} if scopes is None else {"scopes": _limits(scopes)}
+        return await self._calls.ask("PATCH", path("api_tokens", id), body, kind=TokenView)
 
     async def rotate_token(self, id: str, *, token: str | None = None, overlap_s: int | None = None) -> IssuedToken:  # noqa: A002
         """Give a client a new secret, as root; the former one works for `overlap_s` too, a day if None. Asked once."""
@@ -435,3 +458,9 @@ class AsyncBus:
         # Where nothing is repeated the bus need not remember it.
         headers = {"Idempotency-Key": uuid.uuid4().hex} if self._calls.are_repeated else None
         return await self._calls.ask("POST", at, body, kind=Published, headers=headers)
+
+
+def _limits(scopes: TokenScopes) -> dict[str, list[str]] | None:
+    """The limits that there are; None where there are none."""
+    named = {"actions": scopes.actions, "topics": scopes.topics, "tenants": scopes.tenants}
+    return {name: list(some) for name, some in named.items() if some is not None} or None

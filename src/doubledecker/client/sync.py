@@ -236,6 +236,7 @@ class Bus(_Plain[AsyncBus]):
     delete_topic = _waits(AsyncBus.delete_topic)
     tokens = _waits(AsyncBus.tokens)
     create_token = _waits(AsyncBus.create_token)
+    update_token = _waits(AsyncBus.update_token)
     rotate_token = _waits(AsyncBus.rotate_token)
     revoke_token = _waits(AsyncBus.revoke_token)
     queues = _waits(AsyncBus.queues)

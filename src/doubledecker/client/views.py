@@ -136,14 +136,29 @@ class Waiting(msgspec.Struct, frozen=True):
     event: Event
 
 
+class TokenScopes(msgspec.Struct, frozen=True):
+    """What a token may do: actions, topics by name or glob, and tenants; None is no limit."""
+
+    actions: tuple[str, ...] | None = None
+    topics: tuple[str, ...] | None = None
+    tenants: tuple[str, ...] | None = None
+
+
 class TokenView(msgspec.Struct, frozen=True):
-    """A client. Times are in milliseconds since 1970; `former_until` is how long the secret before this one works."""
+    """A client. Times are in milliseconds since 1970; `former_until` is how long the secret before this one works.
+
+    `expires_at` is 0 for never; when it was last used is known to the minute.
+    """
 
     name: str
     id: str = msgspec.field(name="token")
     created_at: int
     rotated_at: int | None = None
     former_until: int | None = None
+    description: str = ""
+    expires_at: int = 0
+    scopes: TokenScopes = TokenScopes()
+    last_used_at: int | None = None
 
 
 class IssuedToken(msgspec.Struct, frozen=True):
