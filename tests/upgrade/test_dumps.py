@@ -113,6 +113,19 @@ async def test_clients_topics_subscribers_and_queues_are_as_they_were(dump: Path
         assert chosen(answers[errands], ("id", "state")) == chosen(before[errands], ("id", "state"))
 
 
+async def test_the_one_subscription_of_a_client_is_its_default_one_beside_others(dump: Path):
+    async with opened(dump, workers=0) as bus:
+        [before] = [row for row in bus.facts["answers"]["/subscriptions"] if row["subscriber"].startswith("backlog-")]
+        kept = await bus.call("GET", "/subscriptions/default", client="backlog")
+        wanted = {"topics": ["orders"], "callback": "http://127.0.0.1:9/"}
+        await bus.call("PUT", "/subscriptions/more", wanted, client="backlog")
+        listed = await bus.call("GET", "/subscriptions", client="backlog")
+
+    assert chosen([kept], ASKED) == chosen([before], ASKED)
+    assert (kept["name"], kept["client"]) == ("default", before["subscriber"])
+    assert [row["subscriber"].removeprefix(before["subscriber"]) for row in listed] == ["", "/more"]
+
+
 # It was published to those who failed, to one whose worker died with it, and to one whose batch was still open.
 @pytest.mark.parametrize("client", ["billing", "mailer", "backlog", "digest"])
 async def test_what_waited_for_a_subscriber_is_delivered_to_it(dump: Path, client: str):
