@@ -28,6 +28,7 @@ ROWS: Mapping[str, Row] = {
     "attempts": Row("--receiver @{queue}", prints=True),
     "audit": Row(prints=True),
     "completion": Row("bash", by=""),
+    "dashboard": Row(by="redis"),
     "dead jobs": Row("--receiver @{queue}", prints=True),
     "dead list": Row("--receiver @{queue}", prints=True),
     "dead purge": Row("--receiver @{queue}"),

@@ -47,7 +47,8 @@ def test_it_becomes_ready_takes_events_and_ends_cleanly(data_dir: Path, number: 
     assert f'curl -u "$(cat {data_dir}/root.key):" {up.url}/subscribers' in up.out
     # Quiet: the logs are in files.
     assert up.err == "Doubledecker has stopped\n"
-    assert up.out.count("\n") == 4
+    # Where the bus, the key and the logs are, a link that signs in, and what to try.
+    assert up.out.count("\n") == 5
     assert f"Logs are in {data_dir}/logs\n" in up.out
     assert "web.started" in (data_dir / "logs" / "web.log").read_text()
     assert not (data_dir / "redis.url").exists()
