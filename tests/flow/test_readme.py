@@ -1,19 +1,16 @@
 """The README's first example, run as a newcomer would, ends with a delivery that one can see."""
 
 import asyncio
-import os
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from cli.commands import environment
 from doubledecker.store.machine import free_port
+from flow.shells import a_shell
 from harness import until_ready
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,9 +26,9 @@ async def test_the_first_example_ends_with_a_delivery_that_one_can_see(tmp_path:
 
     # Spark would take half a minute of both cores, and has no part in this.
     start = start.replace("make setup && ", "").replace("--no-demo", "--no-demo --no-pipeline")
-    async with _shell(start, tmp_path, DOUBLEDECKER_PORT=port), aiohttp.ClientSession() as http:
+    async with a_shell(start, tmp_path, DOUBLEDECKER_PORT=port), aiohttp.ClientSession() as http:
         await until_ready(http, f"http://127.0.0.1:{port}", within_s=60)
-        async with _shell(use.replace("17890", port), tmp_path) as using:
+        async with a_shell(use.replace("17890", port), tmp_path) as using:
             assert using.stdout is not None
             # What curl prints, the ids, stands among the lines.
             lines = [line async for line in _lines(using.stdout) if not line.startswith("{")]
@@ -52,22 +49,3 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
                 yield text
             if "orders paid" in text:
                 return
-
-
-@asynccontextmanager
-async def _shell(commands: str, folder: Path, **changes: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run commands in a session of their own, all of which ends with the block."""
-    shell = await asyncio.create_subprocess_exec(
-        "bash",
-        "-ec",
-        commands + "\nwait",
-        cwd=folder,
-        env=environment(**changes),
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield shell
-    finally:
-        os.killpg(shell.pid, signal.SIGTERM)
-        await shell.communicate()
