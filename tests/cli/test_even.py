@@ -70,11 +70,19 @@ ROWS: Mapping[str, Row] = {
     "simulate": Row(by=""),
     "status": Row(by="redis", prints=True),
     "subscribe": Row("orders --callback https://example.org --token x"),
+    "subscription delete": Row("none --token x"),
+    "subscription give": Row("none/none none"),
+    "subscription list": Row(prints=True),
+    "subscription patch": Row("none --max 5 --token x"),
+    "subscription put": Row("none orders --callback https://example.org --token x"),
+    # It needs a subscription; its own tests have one.
+    "subscription show": Row("none --token x"),
     "tail": Row("--count 1 --from earliest *:{queue}:*", prints=True),
     "token create": Row("shop"),
     "token list": Row(prints=True),
     "token revoke": Row("none"),
     "token rotate": Row("none"),
+    "token update": Row("none --description text"),
     "top": Row(by="redis", prints=True),
     "topic delete": Row("none"),
     "topic give": Row("none none"),
@@ -113,7 +121,7 @@ def test_each_command_has_a_row():
 
 def test_a_read_prints_json_and_what_destroys_can_be_tried():
     destroy = {"dead purge", "dead redrive", "erase", "queue delete", "queue purge", "replay", "token revoke"}
-    destroy |= {"topic delete", "unsubscribe"}
+    destroy |= {"subscription delete", "topic delete", "unsubscribe"}
 
     assert [name for name, row in ROWS.items() if row.prints and "--json" not in options(name)] == []
     assert {name for name in COMMANDS if options(name) >= {"--yes", "--dry-run"}} == destroy

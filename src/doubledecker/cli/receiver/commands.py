@@ -242,14 +242,14 @@ def patch(
 
 @subscription.command()
 @_NAME
-@options.is_sure
+@options.with_consent
 @options.with_secret
 @options.at_bus
-def delete(name: str, secret: str | None, bus: str | None, *, yes: bool) -> None:
+def delete(name: str, secret: str | None, bus: str | None, *, consent: options.Consent) -> None:
     """End a subscription. What waits for it is deleted."""
     from doubledecker.cli.receiver import subscriptions  # noqa: PLC0415 - only what the command needs
 
-    subscriptions.delete(bus, secret, name, is_sure=yes)
+    subscriptions.delete(bus, secret, name, consent)
 
 
 @subscription.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from doubledecker.cli import folder, words
+from doubledecker.cli.options import Consent
 from doubledecker.cli.receiver import receivers
 
 if TYPE_CHECKING:
@@ -59,13 +60,13 @@ def patch(
     click.echo(_gets(kept), err=True)
 
 
-def delete(bus: str | None, secret: str | None, name: str, *, is_sure: bool) -> None:
+def delete(bus: str | None, secret: str | None, name: str, consent: Consent) -> None:
     """End a subscription, after a look at what waits."""
     with receivers.as_client(bus, secret) as remote:
         kept = remote.subscription(name)
         held = f"{words.many(kept.events.queued, 'waiting event')}, {words.many(kept.dead, 'dead letter')}"
-        if not is_sure:
-            click.confirm(f"End the subscription {kept.subscriber}, and delete {held}?", abort=True, err=True)
+        if not consent.is_given(f"End the subscription {kept.subscriber}, and delete {held}?"):
+            return
         remote.delete_subscription(name)
     click.echo(f"{kept.subscriber} gets nothing any more ({held} deleted)", err=True)
 
