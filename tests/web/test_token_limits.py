@@ -221,3 +221,15 @@ async def drained(bus: TestBus, queue: str, secret: str, count: int) -> list[dic
         more = (await ask(bus, "POST", f"/queues/{queue}/pull", secret, json=pull)).json["messages"]
         found += [message["event"] for message in more]
     return found
+
+
+async def test_a_pull_that_waits_ends_when_its_token_expires(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        made = await make(bus, "worker")
+        await ask(bus, "PUT", "/queues/mine", made["token"], json={"pattern": ".*"})
+        pull = {"max": 1, "wait_ms": 20_000}
+        waiting = asyncio.create_task(ask(bus, "POST", "/queues/mine/pull", made["token"], json=pull))
+        await patch(bus, made["id"], {"expires_in_s": 1})
+        answer = await within(waiting, 15)
+
+    assert (answer.status, "expired" in answer.detail) == (401, True)

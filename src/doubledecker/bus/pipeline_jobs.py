@@ -1,6 +1,6 @@
 """Asks for pipeline jobs: who may have what replayed to whom, and what erased; the pipeline carries them out.
 
-A client may have any event replayed, as it may see any event, but only to what is its own: its subscriber, its
+A client may have any event replayed that its token may see, but only to what is its own: its subscriber, its
 queues, its topics. A condition in SQL is for root alone: it is run by the pipeline, and SQL can do more than compare.
 """
 
