@@ -3,6 +3,7 @@
 from conftest import Topology
 from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.store import subscribers
 from harness import ROOT_KEY, TestBus, a_bus
 from web.asking import ask
 
@@ -86,9 +87,9 @@ async def test_one_that_was_disabled_is_shown_so_until_it_is_enabled_or_subscrib
     async with a_bus(one, workers=0) as bus:
         client = await bus.token("client")
         await bus.subscribe(client, CALLBACK, "widgets")
-        subscriber = await _known(bus, client)
 
         for way in ("enable", "subscribe"):
+            subscriber = await _known(bus, client)
             await ReceiverStates(bus.partitions).disable(subscriber, why="410 Gone", at=1_700_000_000_000)
             [shown] = await bus.get("/subscriptions", client)
             assert shown["disabled"] == {"since": 1_700_000_000_000, "why": "410 Gone"}
@@ -125,4 +126,4 @@ async def test_metrics_and_lists_show_who_is_paused(one: Topology):
 
 async def _known(bus: TestBus, secret: str) -> Subscriber:
     [row] = await bus.get("/subscriptions", secret)
-    return Subscriber(row["subscriber"], row["callback"], row["uuid"])
+    return (await subscribers.load_many(bus.partitions.home, [row["subscriber"]]))[row["subscriber"]]
