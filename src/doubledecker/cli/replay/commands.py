@@ -47,7 +47,10 @@ def replay(
     as_json: bool,
     **given: str | int | bool | None,
 ) -> None:
-    """Send past events again, from lake and journal, to one target. Counts first, and asks."""
+    """Send past events again to one target.
+
+    They come from lake and journal. It counts first, and asks.
+    """
     from doubledecker.cli.replay import jobs  # noqa: PLC0415 - the store is slow to import
 
     asked = {name: value for name, value in given.items() if value is not None}
