@@ -15,7 +15,9 @@ from doubledecker.model.event import AcceptedEvent, EventKind, encode
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import publisher_for
 from doubledecker.model.routing import Registry, Route
+from doubledecker.model.scopes import Scopes
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.token import Token
 
 OWNERS = st.sampled_from(["ann", "bob", "root", ""])
 KIND = EventKind("page", "view", "red")
@@ -226,3 +228,18 @@ def test_whatever_changes_an_event_goes_where_a_registry_without_a_past_sends_it
             for queue in registry.queues.values():
                 is_wanted = not queue.filter or queue.name in who(found)
                 assert (queue.name in who(found)) == is_wanted
+
+
+def test_limits_are_the_same_whether_all_is_read_or_what_changed():
+    limited = Token("ann-1", "ann", "hash", "ha1", scopes=Scopes(tenants=("acme",)))
+    queue = RegisteredQueue("jobs", "ann-1", (".*",))
+    whole, grown = Registry(), Registry()
+    whole.put_tokens([limited])
+    whole.put_queues([queue])
+    grown.put_queue("jobs", queue)
+    grown.put_token("ann-1", limited)
+
+    for registry in (whole, grown):
+        kinds = [EventKind("orders", "paid", tenant) for tenant in ("acme", "beta")]
+        routes = [registry.route_event(kind, "bob-1", key="", message=b"{}") for kind in kinds]
+        assert [[each.name for each in route.queues] for route in routes] == [["jobs"], []]

@@ -51,8 +51,13 @@ def _compiled(text: str, asked: Mapping[str, object]) -> EventFilter:
     return _of(text, _Parser().fields(asked, "filter", depth=1, is_top=True))
 
 
-def within(limits: Sequence[tuple[str, Leaf]], event_filter: EventFilter | None, *, text: str) -> EventFilter:
-    """A filter that fits what another one does, or everything, and what these fields fit too."""
+def within(
+    limits: Sequence[tuple[str, Leaf]], event_filter: EventFilter | None, *, former: EventFilter | None
+) -> EventFilter:
+    """A filter that fits what another one does, or everything, and what these fields fit too; the former if it does."""
+    text = f"{[(name, leaf.asked) for name, leaf in limits]} {event_filter.text if event_filter else ''}"
+    if former is not None and former.text == text:
+        return former
     root = Fields(()) if event_filter is None else event_filter.root
     return _of(text, Fields((*limits, *root.parts), root.choices))
 

@@ -386,19 +386,22 @@ class Registry:
             if self._by_secret.get(secret) == id_:
                 del self._by_secret[secret]
         if token is not None:
-            self.tokens[id_] = token
-            self._by_secret[token.hash] = id_
-            for secret in token.former_hashes:
-                # One that has ended may be another client's now.
-                self._by_secret.setdefault(secret, id_)
-            if (former.scopes if former else UNLIMITED) != token.scopes:
+            self._add_token(token)
+            if (former.scopes if former else UNLIMITED).limits != token.scopes.limits:
                 self._limit_again(id_)
 
     def put_tokens(self, tokens: Iterable[Token]) -> None:
-        """Take over all tokens at once."""
+        """Take over all tokens at once, before all subscribers and queues, which take their limits from them."""
         self.tokens, self._by_secret = {}, {}
         for token in tokens:
-            self.put_token(token.id, token)
+            self._add_token(token)
+
+    def _add_token(self, token: Token) -> None:
+        self.tokens[token.id] = token
+        self._by_secret[token.hash] = token.id
+        for secret in token.former_hashes:
+            # One that has ended may be another client's now.
+            self._by_secret.setdefault(secret, token.id)
 
     def _shares_of(self, names: tuple[str, ...], publisher: str) -> _Shares:
         known = self._together.get((id(names), None)) or self._together.get((id(names), publisher))
@@ -446,12 +449,7 @@ class Registry:
     def _put_limits(self, name: str, owner: str) -> None:
         former, scopes = self._limited.pop(name, None), self.scopes_of(owner)
         if scopes.limits_events:
-            event_filter = self._filters.get(name)
-            text = f"{scopes.topics} {scopes.tenants} {event_filter.text if event_filter else ''}"
-            is_same = former is not None and former.text == text
-            limited = former if is_same else filter_syntax.within(scopes.fields, event_filter, text=text)
-            assert limited is not None
-            self._limited[name] = limited
+            self._limited[name] = filter_syntax.within(scopes.fields, self._filters.get(name), former=former)
         if self._limited.get(name) is not former:
             self._forget_indexes()
 

@@ -43,6 +43,11 @@ class Scopes(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.actions is not None and ADMIN in self.actions
 
     @property
+    def limits(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+        """Its topics and tenants."""
+        return self.topics, self.tenants
+
+    @property
     def limits_events(self) -> bool:
         """Whether there are events that it may not publish or get."""
         return self.topics is not None or self.tenants is not None

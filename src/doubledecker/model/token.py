@@ -163,8 +163,7 @@ def parse_change(body: bytes) -> TokenChange:
 def changed(token: Token, asked: TokenChange, *, default: Scopes, now_ms: int) -> Token:
     """The token as it is after a change; raises BadRequest."""
     scopes = token.scopes if asked.scopes is UNSET else _scopes(asked.scopes, default)
-    is_same = (scopes.topics, scopes.tenants) == (token.scopes.topics, token.scopes.tenants)
-    limited_at = token.limited_at if is_same else now_ms
+    limited_at = token.limited_at if scopes.limits == token.scopes.limits else now_ms
     return msgspec.structs.replace(
         token,
         limited_at=limited_at if scopes.limits_events else 0,
