@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
+
 _MS, _MINUTE_S, _HOUR_S, _DAY_S = 1000, 60, 3600, 86_400
 _UNITS = (("s", 1, _MINUTE_S), ("min", _MINUTE_S, _HOUR_S), ("h", _HOUR_S, _DAY_S))
 _KIB = 1024
@@ -82,3 +84,8 @@ def moment(at_ms: int) -> str:
 
 def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
+
+
+def pretty(value: object) -> str:
+    """JSON over several lines, as text."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

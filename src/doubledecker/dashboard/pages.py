@@ -2,11 +2,36 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
 
 from doubledecker.model.scopes import ANY
 from doubledecker.model.token import Caller
 
 HOME = "/dashboard"
+
+
+def part(name: str) -> str:
+    """A name as a part of an address: an id may have a slash."""
+    return quote(name, safe="@")
+
+
+@dataclass(frozen=True)
+class ApiCall:
+    """What a page asks of the API in its caller's name; the names in its path are quoted."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, object] | None = None
+
+
+# Answers with what the API answers, read from JSON; raises what its route raises.
+Ask = Callable[[ApiCall], Awaitable[Any]]
+
+
+async def _ask_nobody(call: ApiCall) -> None:
+    raise AssertionError(f"nobody answers {call.method} {call.path}")
 
 
 @dataclass(frozen=True)
@@ -18,6 +43,9 @@ class Visit:
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     form_token: str = ""
+    # The rows that were ticked.
+    ids: Sequence[str] = ()
+    ask: Ask = _ask_nobody
 
     @property
     def sees_bus(self) -> bool:
@@ -28,8 +56,26 @@ class Visit:
         """Whether the caller may look at what takes one of these actions (model/scopes.py)."""
         return self.caller.is_root or self.caller.scopes.allows(needs, is_read=True)
 
+    def can(self, *needs: str) -> bool:
+        """Whether the caller may change what takes one of these actions: so are buttons shown; the API checks again."""
+        return self.caller.is_root or self.caller.scopes.allows(needs, is_read=False)
+
+    def given(self, *names: str) -> dict[str, str]:
+        """What the query has under these names."""
+        return {name: value for name in names if (value := self.query.get(name, "").strip())}
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        """What the API shows this caller."""
+        return await self.ask(ApiCall("GET", path, query or {}))
+
+    async def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Have the API do something in this caller's name."""
+        return await self.ask(ApiCall(method, path, body=body))
+
 
 Look = Callable[[Visit], Awaitable[Mapping[str, object]]]
+# Does what a form asks for; returns the address of the page that follows.
+Act = Callable[[Visit, Mapping[str, str]], Awaitable[str]]
 
 
 @dataclass(frozen=True)
@@ -42,3 +88,5 @@ class DashboardPage:
     look: Look
     label: str = ""
     needs: Sequence[str] = ANY
+    act: Act | None = None
+    is_live: bool = True

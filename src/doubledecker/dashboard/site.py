@@ -5,18 +5,25 @@ Everything is escaped: names, event data and answers of receivers are anyone's.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 import jinja2
 
 from doubledecker.dashboard import assets, drawing, figures
 from doubledecker.dashboard.bus_view import BusView
+from doubledecker.dashboard.dead_letters import DEAD, DeadLetterPages
 from doubledecker.dashboard.overview import OverviewPage
-from doubledecker.dashboard.pages import HOME, DashboardPage, Visit
+from doubledecker.dashboard.pages import HOME, DashboardPage, Visit, part
 from doubledecker.dashboard.receivers import QueuePages, SubscriberPages
-from doubledecker.dashboard.system import SystemPage
-from doubledecker.model.scopes import SEEING_QUEUES, SUBSCRIBING
+from doubledecker.dashboard.system import AuditPage, SystemPage
+from doubledecker.model.scopes import LOOKING, MANAGE, SEEING_QUEUES, SUBSCRIBING
 
 LIVE = "live_"
+
+
+class _Rest(TypedDict):
+    needs: Sequence[str]
+    is_live: bool
 
 
 def pages(bus: BusView) -> list[DashboardPage]:
@@ -31,7 +38,23 @@ def pages(bus: BusView) -> list[DashboardPage]:
         DashboardPage(f"{of_receivers}/{{receiver}}", "Subscriber", "subscriber.html", one, needs=receiving),
         DashboardPage(of_queues, "Queues", "queues.html", queues.look, "Queues", SEEING_QUEUES),
         DashboardPage(f"{of_queues}/{{queue}}", "Queue", "queue.html", queue, needs=SEEING_QUEUES),
+        *_of_dead_letters(DeadLetterPages(bus)),
         DashboardPage(f"{HOME}/system", "System", "system.html", SystemPage(bus).look, "System"),
+        DashboardPage(f"{HOME}/audit", "Audit", "audit.html", AuditPage().look, "Audit", is_live=False),
+    ]
+
+
+def _of_dead_letters(letters: DeadLetterPages) -> list[DashboardPage]:
+    one, ask, cancel = f"{DEAD}/{{receiver}}", "dead_ask.html", "dead_cancel.html"
+    rest: _Rest = {"needs": (MANAGE,), "is_live": False}
+    seen: _Rest = {"needs": LOOKING, "is_live": False}
+    return [
+        DashboardPage(DEAD, "Dead letters", "dead_letters.html", letters.look, "Dead letters", LOOKING),
+        DashboardPage(one, "Dead letters", "dead_receiver.html", letters.look_at_receiver, needs=LOOKING),
+        DashboardPage(f"{one}/{{id}}", "Dead letter", "dead_letter.html", letters.look_at_letter, **seen),
+        DashboardPage(f"{one}/redrive", "Redrive", ask, letters.ask_redrive, act=letters.redrive, **rest),
+        DashboardPage(f"{one}/purge", "Purge", ask, letters.ask_purge, act=letters.purge, **rest),
+        DashboardPage(f"{one}/jobs/{{id}}", "Cancel the job", cancel, letters.ask_cancel, act=letters.cancel, **rest),
     ]
 
 
@@ -48,6 +71,7 @@ class Renderer:
         )
         names = ("count", "rate", "duration", "size", "short", "moment", "percent")
         self._environment.filters.update({name: getattr(figures, name) for name in names})
+        self._environment.filters["part"] = part
         self._environment.globals.update(
             asset=assets.url, bar=drawing.bar, sparkline=drawing.sparkline, navigation=pages, version=version, home=HOME
         )

@@ -3,23 +3,24 @@
 import asyncio
 from collections import Counter
 from functools import cached_property, partial
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from doubledecker import log
+from doubledecker.dashboard.pages import ApiCall
 from doubledecker.errors import BadRequest, BusAway, BusSilent, DoubledeckerError, NotFound, Refused, Unauthenticated
 from doubledecker.model import quota
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
-from doubledecker.web import api, openapi, problem
+from doubledecker.web import api, openapi, problem, route_table
 from doubledecker.web.api import RouteGroups
 from doubledecker.web.auditing import Auditing, action_of
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
-from doubledecker.web.dashboard import Dashboard
+from doubledecker.web.dashboard import Behind, Dashboard, inner_scope
 from doubledecker.web.pace import ClientPace
 from doubledecker.web.protocol import ANSWER
 from doubledecker.web.route_table import ApiRoute, ByMethod, RouteTable
@@ -110,15 +111,8 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         if self.dashboard.covers(scope):
-            return await self.dashboard.answer(scope, receive, self._enter)
-        path: str = scope["path"]
-        raw: bytes = scope["raw_path"]
-        # A slash in percent-encoding is part of a name.
-        has_slash = b"%" in raw and b"%2f" in raw.lower()
-        parts = [unquote(part) for part in raw.decode("latin-1").split("/")] if has_slash else None
-        by_method, scope["path_params"] = self.table.find(path, parts)
-        if by_method is None:
-            raise NotFound(f"there is nothing at {path[:80]!r}; GET /openapi.json lists what there is")
+            return await self.dashboard.answer(scope, receive, Behind(self._enter, self.ask))
+        by_method = self._find(scope)
         # A request for the head of an answer is served like GET; the server leaves out the body.
         route = by_method.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if route is None:
@@ -128,7 +122,22 @@ class App:
         caller = _NOBODY if route.is_public else await self._identify(scope)
         self._enter(scope, caller)
         check_encoding(scope)
-        act = partial(self._act, route, request := Request(scope, receive), caller)
+        return await self._carry_out(route, Request(scope, receive), caller)
+
+    async def ask(self, outer: Request, caller: Caller, call: ApiCall) -> Response:
+        """Answer what a page asks in its caller's name: by the same route, authority and audit trail as any request."""
+        scope = inner_scope(outer.scope, call)
+        return await self._carry_out(self._find(scope)[call.method], Request(scope), caller)
+
+    def _find(self, scope: Scope) -> ByMethod:
+        path: str = scope["path"]
+        by_method, scope["path_params"] = self.table.find(path, route_table.parts(scope["raw_path"]))
+        if by_method is None:
+            raise NotFound(f"there is nothing at {path[:80]!r}; GET /openapi.json lists what there is")
+        return by_method
+
+    async def _carry_out(self, route: ApiRoute, request: Request, caller: Caller) -> Response:
+        act = partial(self._act, route, request, caller)
         action = action_of(route.at)
         return await (self._auditing.record(action, request, caller, act) if action else act())
 

@@ -4,23 +4,26 @@ A page is answered as HTML, and to whoever accepts an event stream, as an EventS
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
-from urllib.parse import parse_qsl
+from typing import Any, cast
+from urllib.parse import parse_qsl, unquote, urlencode
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from doubledecker import __version__, clock
 from doubledecker.dashboard import assets
-from doubledecker.dashboard.pages import HOME, DashboardPage, Visit
+from doubledecker.dashboard.pages import HOME, ApiCall, DashboardPage, Visit
 from doubledecker.dashboard.site import Renderer
 from doubledecker.errors import BadRequest, BusAway, DoubledeckerError, NotFound, Refused
 from doubledecker.model.token import Caller
 from doubledecker.web import body as bodies
-from doubledecker.web import sse
-from doubledecker.web.body import BodyLimits
+from doubledecker.web import route_table, sse
+from doubledecker.web.body import CLIENT, BodyLimits
+from doubledecker.web.protocol import BODY
 from doubledecker.web.route_table import ApiRoute, RouteTable
 from doubledecker.web.sessions import Sessions, SignInRefused, new_id
 from doubledecker.web.watching import Blocks, LiveStream, Viewers
@@ -42,7 +45,17 @@ _YEAR_S = 31_536_000
 FORM_BYTES_MAX = 65_536
 _FIELDS_MAX = 100
 
-Enter = Callable[[Scope, Caller], None]
+
+@dataclass(frozen=True)
+class Behind:
+    """What the app does for pages: it counts a caller's request, and answers what a page asks of the API."""
+
+    enter: Callable[[Scope, Caller], None]
+    ask: Callable[[Request, Caller, ApiCall], Awaitable[Response]]
+
+
+# Under which a request's scope has that.
+_BEHIND = "doubledecker.behind"
 
 
 class Dashboard:
@@ -53,13 +66,22 @@ class Dashboard:
         self._viewers = viewers
         self._limits = limits
         self._renderer = Renderer(pages, __version__)
+        self._posts: dict[str, Callable[[Request, dict[str, str]], Awaitable[Response]]] = {
+            LOGIN: self._sign_in,
+            f"{HOME}/logout": self._sign_out,
+        }
         self._open = {
             "/": self._go_home,
             _CODE: self._follow_link,
             LOGIN: self._show_login,
         }
         self._pages = RouteTable(
-            [ApiRoute(f"GET {page.path}", partial(self._show, page), {}, needs=page.needs) for page in pages]
+            [
+                ApiRoute(f"{method} {page.path}", partial(show, page), {}, needs=page.needs)
+                for page in pages
+                for method, show in (("GET", self._show), ("POST", self._act))
+                if method == "GET" or page.act
+            ]
         )
 
     def stop(self) -> None:
@@ -73,11 +95,12 @@ class Dashboard:
             return b"text/html" in (bodies.header(scope, b"accept") or b"")
         return path in {_CODE, HOME} or path.startswith(f"{HOME}/")
 
-    async def answer(self, scope: Scope, receive: Receive, enter: Enter) -> Response:
+    async def answer(self, scope: Scope, receive: Receive, behind: Behind) -> Response:
         """A page, or a page that says what is wrong."""
+        scope[_BEHIND] = behind
         request = Request(scope, receive)
         try:
-            answer = await self._answer(request, enter)
+            answer = await self._answer(request, behind)
         except SignInRefused as error:
             answer = self._login_page(request, wrong=error.detail, status=error.status)
         except Refused as error:
@@ -90,49 +113,51 @@ class Dashboard:
             answer.headers.setdefault(name, value)
         return answer
 
-    async def _answer(self, request: Request, enter: Enter) -> Response:
+    async def _answer(self, request: Request, behind: Behind) -> Response:
         path, method = request.url.path, request.method
-        if method == "POST":
-            return await self._post(request, path)
-        if method not in {"GET", "HEAD"}:
+        if method == "POST" and path in self._posts:
+            form = await self._form(request)
+            self._sessions.check_form(request, form.get("form_token", ""), is_visitors=path == LOGIN)
+            return await self._posts[path](request, form)
+        if method not in {"GET", "HEAD", "POST"}:
             return self._problem(405, "Method not allowed", f"{method} is not possible here; GET is")
         if path.startswith(assets.ROOT):
             return _asset(path.removeprefix(assets.ROOT), request.query_params.get("v", ""))
-        if path in self._open:
+        if path in self._open and method != "POST":
             return await self._open[path](request)
-        by_method, request.scope["path_params"] = self._pages.find(path)
-        if by_method is None:
-            raise NotFound(f"there is no page at {path[:80]!r}")
+        by_method, request.scope["path_params"] = self._pages.find(path, route_table.parts(request.scope["raw_path"]))
+        route = (by_method or {}).get("POST" if method == "POST" else "GET")
+        if route is None:
+            raise NotFound(f"there is no page at {path[:80]!r}, or nothing is posted to it")
         caller = await self._sessions.find(request)
         if caller is None:
             return self._ask_to_sign_in(request)
-        enter(request.scope, caller)
-        by_method["GET"].check(caller)
-        return await by_method["GET"].handler(request, caller)
+        behind.enter(request.scope, caller)
+        route.check(caller)
+        return await route.handler(request, caller)
 
-    async def _post(self, request: Request, path: str) -> Response:
-        posts: dict[str, Callable[[Request, dict[str, str]], Awaitable[Response]]] = {
-            LOGIN: self._sign_in,
-            f"{HOME}/logout": self._sign_out,
-        }
-        if path not in posts:
-            raise NotFound(f"nothing is posted to {path[:80]!r}")
-        form = await self._form(request)
-        self._sessions.check_form(request, form.get("form_token", ""), is_visitors=path == LOGIN)
-        return await posts[path](request, form)
+    async def _act(self, page: DashboardPage, request: Request, caller: Caller) -> Response:
+        fields = await self._fields(request)
+        form = dict(fields)
+        self._sessions.check_form(request, form.get("form_token", ""))
+        assert page.act is not None
+        visit = replace(self._visit(request, caller), ids=[value for name, value in fields if name == "id"])
+        return _redirect(await page.act(visit, form))
 
     async def _form(self, request: Request) -> dict[str, str]:
+        return dict(await self._fields(request))
+
+    async def _fields(self, request: Request) -> list[tuple[str, str]]:
         content = await bodies.read(request.scope, request.receive, self._limits)
         try:
-            pairs = parse_qsl(
+            return parse_qsl(
                 content.decode(), keep_blank_values=True, strict_parsing=bool(content), max_num_fields=_FIELDS_MAX
             )
         except ValueError as error:
             raise BadRequest(f"the form cannot be read: {error}") from None
-        return dict(pairs)
 
     async def _show(self, page: DashboardPage, request: Request, caller: Caller) -> Response:
-        if "text/event-stream" in request.headers.get("Accept", ""):
+        if page.is_live and "text/event-stream" in request.headers.get("Accept", ""):
             self._viewers.check_room(caller.id)
             return LiveStream(self._viewers, caller.id, partial(self._look_again, page, request))
         visit = self._visit(request, caller)
@@ -150,7 +175,16 @@ class Dashboard:
 
     def _visit(self, request: Request, caller: Caller) -> Visit:
         path = cast("dict[str, str]", request.path_params)
-        return Visit(caller, clock.now_ms(), path, dict(request.query_params), self._sessions.form_token(request))
+        query = request.query_params
+        return Visit(
+            caller,
+            clock.now_ms(),
+            path,
+            dict(query),
+            self._sessions.form_token(request),
+            query.getlist("id"),
+            partial(_ask, request, caller),
+        )
 
     async def _go_home(self, _request: Request) -> Response:
         return _redirect(HOME)
@@ -196,6 +230,26 @@ class Dashboard:
 
     def _problem(self, status: int, title: str, detail: str) -> Response:
         return _html(self._renderer.bare("problem.html", title, detail=detail), status)
+
+
+async def _ask(request: Request, caller: Caller, call: ApiCall) -> Any:
+    behind: Behind = request.scope[_BEHIND]
+    body = (await behind.ask(request, caller, call)).body
+    return msgspec.json.decode(body) if body else None
+
+
+def inner_scope(outer: Scope, call: ApiCall) -> Scope:
+    """The request that a page makes of the API; where it comes from is where the page's own comes from."""
+    kept = {name: value for name, value in outer.items() if name in {"type", "asgi", "http_version", "client", CLIENT}}
+    named = (b"x-forwarded-for", b"x-request-id", b"traceparent")
+    return kept | {
+        "method": call.method,
+        "path": unquote(call.path),
+        "raw_path": call.path.encode(),
+        "query_string": urlencode(call.query).encode(),
+        "headers": [(name, value) for name, value in outer["headers"] if name in named],
+        "extensions": {BODY: {"call": partial(msgspec.json.encode, call.body) if call.body is not None else bytes}},
+    }
 
 
 def _html(content: bytes, status: int = 200) -> Response:

@@ -6,6 +6,7 @@ A route declares all that the API's document shows of it: what it takes, and how
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -79,9 +80,15 @@ class ApiRoute:
 
 
 # What may have a slash in its name: the id of a subscription is `<client>/<name>`.
-_WITH_SLASH = {"subscriber"}
+_WITH_SLASH = {"subscriber", "receiver"}
 
 ByMethod = Mapping[str, ApiRoute]
+
+
+def parts(raw: bytes) -> list[str] | None:
+    """The parts of a path as it was sent, where it has a slash in percent-encoding, which is part of a name."""
+    has_slash = b"%" in raw and b"%2f" in raw.lower()
+    return [unquote(part) for part in raw.decode("latin-1").split("/")] if has_slash else None
 
 
 @dataclass

@@ -1,0 +1,65 @@
+"""Dead letters, events, the pipeline and the audit trail in a real browser; skipped where there is none."""
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+
+from conftest import Topology
+from harness import a_bus
+from web.test_browser import LOOKS, SHOTS, Watched, a_chromium, fill, signed_in
+
+pytestmark = pytest.mark.slow
+
+
+async def check(watched: Watched, name: str) -> dict[str, list[str]]:
+    """What the page that is shown has wrong; it is kept as a picture."""
+    page = watched.page
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    await page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+    wrong = {
+        each["id"]: [node["html"] for node in each["nodes"]] for each in (await Axe().run(page)).response["violations"]
+    }
+    if not await page.evaluate("document.documentElement.scrollWidth <= innerWidth"):
+        wrong["wide"] = [await page.title()]
+    if await page.evaluate("window.wasRun") is not None:
+        wrong["script"] = [await page.title()]
+    return {f"{name} {id_}": nodes for id_, nodes in wrong.items()}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_letters_are_looked_at_ticked_and_redriven(one: Topology, look: str):
+    async with a_bus(one) as bus, a_chromium() as browser, signed_in(browser, bus, **LOOKS[look]) as watched:
+        await fill(bus)
+        page = watched.page
+        await page.get_by_role("navigation", name="Pages").get_by_role("link", name="Dead letters").click()
+        wrong = await check(watched, f"{look}_dead")
+        await page.get_by_role("link", name="shop").click()
+        wrong |= await check(watched, f"{look}_dead_receiver")
+        await page.get_by_role("link", name="e1", exact=True).click()
+        wrong |= await check(watched, f"{look}_dead_letter")
+        await page.go_back()
+        await page.get_by_label("Letter of event e1").check()
+        await page.get_by_role("button", name="Redrive those ticked").click()
+        wrong |= await check(watched, f"{look}_dead_ask")
+        await page.get_by_role("button", name="Redrive 1").click()
+        await page.get_by_text("1 of 1 dead letters are redriven").wait_for()
+        await page.get_by_role("link", name="Audit").click()
+        await page.get_by_role("link", name="dead_letters.redriven").wait_for()
+        wrong |= await check(watched, f"{look}_audit")
+
+    assert wrong == {}
+    assert watched.wrong == []
+
+
+async def test_without_javascript_all_that_fit_are_purged(one: Topology):
+    async with a_bus(one) as bus, a_chromium() as browser:
+        await fill(bus)
+        async with signed_in(browser, bus, java_script_enabled=False) as watched:
+            page = watched.page
+            await page.goto(f"{bus.url}/dashboard/dead")
+            await page.get_by_role("link", name="shop").click()
+            await page.get_by_role("link", name="500 9").click()
+            await page.get_by_role("link", name="Purge all that fit 9").click()
+            await page.get_by_role("button", name="Purge 9").click()
+            await page.get_by_text("9 of 9 dead letters are purged").wait_for()
+
+            assert await page.get_by_role("row").count() == 0
