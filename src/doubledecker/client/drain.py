@@ -30,6 +30,7 @@ import msgspec
 
 from doubledecker.client.errors import ClientError, NotABus
 from doubledecker.client.message import Event, read_event
+from doubledecker.pickling import Portable
 
 # A request that was signed longer ago may be one that somebody has recorded.
 TOLERANCE_S = 300
@@ -103,7 +104,7 @@ class DrainAnswer:
         return [("content-type", self.content_type), ("content-length", str(len(self.body)))]
 
 
-class _Answered(Exception):
+class _Answered(Portable):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.answer = DrainAnswer(status, text.encode())
