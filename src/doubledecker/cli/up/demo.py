@@ -1,6 +1,7 @@
-"""The demo's receivers: real servers on loopback, each with a character: quick, slow, or moody.
+"""The demo's receivers: real servers on loopback, each with a character, so that there is something of all to see.
 
-Three subscribe to topics. The fourth has a queue with a callback, so its tenants take turns.
+One is quick, one slow, one fails now and then, one always, and one does not take every event: these become dead
+letters. Five subscribe to topics. The sixth has a queue with a callback, so its tenants take turns.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import web
 
@@ -19,23 +20,43 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.cli.live import url_of
 from doubledecker.cli.serve.processes import load, until_stopped
 from doubledecker.client import AsyncBus, BusAway, NotFound, Unauthenticated
-from doubledecker.client.bus import Publication
+from doubledecker.client.bus import Publication, SubscriptionOptions
 
 # A batch is bounded by the subscription's own max_bytes, 1 MiB; this is well above.
 _BODY_BYTES_MAX = 8_388_608
+# Of invoices, whose amounts are up to 500.
+_AMOUNT_MAX = 499.7
 # Calls under way when the demo stops are cut; the bus sends them again to the next demo.
 _GRACE_S = 0.1
 
-Mood = Callable[[], Awaitable[int]]
+# What a receiver makes of the events of a batch.
+Mood = Callable[[Sequence[dict[str, Any]]], Awaitable[web.Response]]
 
 
 def cast() -> list["DemoReceiver"]:
-    """The four of them, not yet started."""
+    """All of them, not yet started."""
     return [
         DemoReceiver("demo-billing", _quick, topics=("demo_orders", "demo_invoices"), timeout_ms=200, max_events=100),
         DemoReceiver("demo-search", _slow, topics=("demo_orders", "demo_customers"), timeout_ms=500, max_events=50),
         DemoReceiver(
             "demo-mailer", Moody().answer, topics=("demo_customers", "demo_invoices"), timeout_ms=500, max_events=100
+        ),
+        DemoReceiver(
+            "demo-ledger",
+            _strict,
+            topics=("demo_invoices",),
+            timeout_ms=200,
+            max_events=50,
+            options={"retry": [1_000, 1_000]},
+        ),
+        # Few events, as all that it gets waits for ever.
+        DemoReceiver(
+            "demo-legacy",
+            _broken,
+            topics=("demo_customers",),
+            timeout_ms=200,
+            max_events=100,
+            options={"filter": {"tenant": ["hooli"], "type": ["delete"]}},
         ),
         DemoReceiver("demo-partners", _slow, pattern=".*:demo_(orders|invoices):create", timeout_ms=200, max_events=20),
     ]
@@ -51,6 +72,7 @@ class DemoReceiver:
     max_events: int
     topics: Sequence[str] = ()
     pattern: str = ""
+    options: SubscriptionOptions = field(default_factory=SubscriptionOptions)
     _runner: web.AppRunner | None = field(default=None, init=False)
 
     async def __aenter__(self) -> Self:
@@ -73,7 +95,8 @@ class DemoReceiver:
             queue = bus.queue(self.name)
             await queue.register(self.pattern, callback=callback, timeout=self.timeout_ms, max=self.max_events)
         else:
-            await bus.subscribe(self.topics, callback, timeout=self.timeout_ms, max=self.max_events)
+            options: SubscriptionOptions = {"timeout": self.timeout_ms, "max": self.max_events, **self.options}
+            await bus.subscribe(self.topics, callback, **options)
 
     async def sign_off(self, bus: AsyncBus) -> None:
         """End what it asked for; raises NotFound when there is no such thing."""
@@ -83,18 +106,27 @@ class DemoReceiver:
             await bus.unsubscribe()
 
     async def _receive(self, request: web.Request) -> web.Response:
-        await request.read()
-        return web.Response(status=await self.mood())
+        return await self.mood(await request.json())
 
 
-async def _quick() -> int:
+async def _quick(_events: Sequence[dict[str, Any]]) -> web.Response:
     await asyncio.sleep(_between(0.002, 0.010))
-    return 200
+    return web.Response()
 
 
-async def _slow() -> int:
+async def _slow(_events: Sequence[dict[str, Any]]) -> web.Response:
     await asyncio.sleep(_between(0.05, 0.20))
-    return 200
+    return web.Response()
+
+
+async def _broken(_events: Sequence[dict[str, Any]]) -> web.Response:
+    return web.Response(status=503, text="this service was switched off")
+
+
+async def _strict(events: Sequence[dict[str, Any]]) -> web.Response:
+    """It does not take invoices beyond an amount: one or two in a minute."""
+    failed = [event["id"] for event in events if event["data"]["amount"] > _AMOUNT_MAX]
+    return web.json_response({"failed": failed})
 
 
 class Moody:
@@ -107,17 +139,17 @@ class Moody:
         self._is_ill = True
         self._until_s = 0.0
 
-    async def answer(self) -> int:
+    async def answer(self, _events: Sequence[dict[str, Any]]) -> web.Response:
         """500 while ill, else 200, sometimes late."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._until_s:
             self._is_ill = not self._is_ill
             self._until_s = now_s + _between(*(self.ILL_S if self._is_ill else self.WELL_S))
         if self._is_ill:
-            return 500
+            return web.Response(status=500)
         hangs = _between(0, 1) < self.HANG_SHARE
         await asyncio.sleep(_between(*self.HANG_S) if hangs else _between(0.01, 0.05))
-        return 200
+        return web.Response()
 
 
 def _between(low: float, high: float) -> float:
@@ -173,7 +205,7 @@ def _pick(chance: random.Random, shares: dict[str, int]) -> str:
     return chance.choices(list(shares), weights=list(shares.values()))[0]
 
 
-# The demo: a shop that publishes, and four receivers of different character, against a running bus.
+# The demo: a shop that publishes, and receivers of different character, against a running bus.
 #
 # Clients, topics and the queue have names that begin with `demo`, so that they are nobody else's. Tokens are derived
 # from the root key: a demo that is started again is the same clients as before, at new addresses. When it stops, it
