@@ -98,5 +98,5 @@ async def a_ground(
             landing.table_of(root, name).open()
         access = Access(topology.url, "rm:", topology.partitions)
         archive = landing.archive_of(root)
-        await landing.register(access, archive, takes_over=False)
+        await landing.register(access, root, archive, takes_over=False)
         yield Ground(bus, access, root, spark, Bulk(spark, bus.settings, root), archive)

@@ -94,7 +94,7 @@ class PlainLake:
         return sorted(str(row["id"]) for row in self.rows())
 
     async def register(self) -> Self:
-        await landing.register(self.access, self.archive, takes_over=False)
+        await landing.register(self.access, self.root, self.archive, takes_over=False)
         return self
 
 

@@ -77,7 +77,7 @@ def source(spark: SparkSession, access: Access, folder: Path) -> None:
 def land(spark: SparkSession, access: Access, folder: Path) -> None:
     root = str(folder / "lake")
     archive = landing.archive_of(root)
-    asyncio.run(landing.register(access, archive, takes_over=False))
+    asyncio.run(landing.register(access, root, archive, takes_over=False))
     landing.land(spark, access, root, "events", archive=archive)
 
 

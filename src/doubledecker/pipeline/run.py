@@ -228,7 +228,7 @@ def _prepare(access: Access, root: str, sources: Sources, *, takes_over: bool) -
     for name in landing.TABLES:
         landing.table_of(root, name).open()
     archive = landing.archive_of(root)
-    asyncio.run(landing.register(access, archive, takes_over=takes_over))
+    asyncio.run(landing.register(access, root, archive, takes_over=takes_over))
     return archive
 
 

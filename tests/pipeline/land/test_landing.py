@@ -170,7 +170,7 @@ async def test_a_bus_keeps_to_its_archive_until_another_takes_over(spark: SparkS
         second = Lake(spark, feed, tmp_path / "b")
         with pytest.raises(ArchiveTaken, match="--take-over"):
             await second.register()
-        await landing.register(second.access, second.archive, takes_over=True)
+        await landing.register(second.access, second.root, second.archive, takes_over=True)
         await feed.publish(5)
         await second.land()
 

@@ -22,8 +22,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from doubledecker.bus.memory_relief import MemoryRules
-from doubledecker.errors import ArchiveTaken
+from doubledecker.errors import ArchiveTaken, LakeUnfit
 from doubledecker.lake import arrow, rows, snapshots
+from doubledecker.model import moment
 from doubledecker.model.position import Position
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, versions
@@ -70,8 +71,11 @@ def archive_of(root: str) -> str:
     return f"lake-{table_of(root, 'events').open().metadata().id}"
 
 
-async def register(access: Access, archive: str, *, takes_over: bool) -> None:
-    """Become the archive whose word allows trimming; raises ArchiveTaken when the bus has another."""
+async def register(access: Access, root: str, archive: str, *, takes_over: bool) -> None:
+    """Become the archive whose word allows trimming; raises ArchiveTaken when the bus has another.
+
+    Raises LakeUnfit when either of both was restored, and what the other has come to since does not fit.
+    """
     async with journal_reader.connected(access) as bus:
         for part in bus.all:
             former = (await journal.state(part)).get("archive")
@@ -80,8 +84,42 @@ async def register(access: Access, archive: str, *, takes_over: bool) -> None:
                     f"this bus is archived by {former!r}, and this lake is {archive!r}; run the pipeline on that lake, "
                     f"or, if it is gone for good, with --take-over"
                 )
+        # The lake is read after the bus: it may land, and confirm that, at this moment.
+        states = [await journal.state(part) for part in bus.all]
+        reached = {name: snapshots.landed(table_of(root, name).open(), access.partitions) for name in TABLES}
+        for part, state in zip(bus.all, states, strict=True):
+            now_ms = await part.time_ms()
+            for name, ends in reached.items():
+                _check_fits(name, ends[part.index], state, now_ms=now_ms, takes_over=takes_over)
         for part in bus.all:
             await journal.register_archive(part, archive)
+            if takes_over:
+                # What a former lake had confirmed is not in this one.
+                for name, ends in reached.items():
+                    await journal.confirm(part, name, archive=archive, last_id=str(ends[part.index]))
+
+
+def _check_fits(name: str, reached: Position, state: Mapping[str, str], *, now_ms: int, takes_over: bool) -> None:
+    """Raise LakeUnfit when entries were trimmed that a lake had and has no more, or new ones would be taken for landed.
+
+    A lake that is ahead of a bus fits: the entries that the bus will write have later ids than those that it lost.
+    """
+    confirmed, trimmed = (Position.parse(state.get(f"{name}_{what}", "0-0")) for what in ("confirmed", "trimmed"))
+    if reached < min(confirmed, trimmed) and not takes_over:
+        raise LakeUnfit(
+            f"this lake is older than its bus: its table {name!r} ends at {_at(reached)}, and the bus has deleted what "
+            f"had landed until {_at(min(confirmed, trimmed))}; restore a copy of the lake that is newer than the bus, "
+            f"or go on without those rows, with --take-over"
+        )
+    if reached.ms > now_ms:
+        raise LakeUnfit(
+            f"the clock of Redis says {moment.to_text(moment.from_ms(now_ms))}, and the lake's table {name!r} has rows "
+            f"until {_at(reached)}: new ones would be taken for landed; set the clock"
+        )
+
+
+def _at(place: Position) -> str:
+    return moment.to_text(moment.from_ms(place.ms)) if place.ms else "its beginning"
 
 
 @dataclass(frozen=True)
