@@ -11,7 +11,8 @@ from client.consuming import QUICK, Place, a_place, is_empty
 from conftest import Topology
 from doubledecker.client import AsyncBus, AsyncQueue, BlockingMessage, Bus, Conflict, Facet, NotFound, Reject
 from doubledecker.client.dead_letters import AsyncDeadLetters
-from doubledecker.client.sync import Queue, SyncDeadLetters, SyncFacet
+from doubledecker.client.pipeline_jobs import AsyncErasures, AsyncReplays
+from doubledecker.client.sync import Queue, SyncDeadLetters, SyncErasures, SyncFacet, SyncReplays
 
 
 async def in_thread(place: Place, work: Callable[[Bus], object]) -> None:
@@ -25,7 +26,15 @@ async def in_thread(place: Place, work: Callable[[Bus], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("async_", "plain"), [(AsyncBus, Bus), (AsyncQueue, Queue), (Facet, SyncFacet), (AsyncDeadLetters, SyncDeadLetters)]
+    ("async_", "plain"),
+    [
+        (AsyncBus, Bus),
+        (AsyncQueue, Queue),
+        (Facet, SyncFacet),
+        (AsyncDeadLetters, SyncDeadLetters),
+        (AsyncReplays, SyncReplays),
+        (AsyncErasures, SyncErasures),
+    ],
 )
 def test_the_plain_variant_has_the_methods_of_the_async_one_with_their_arguments_and_docstrings(
     async_: type, plain: type

@@ -13,6 +13,7 @@ from doubledecker.client.consumer import run_together, stopped_by_signals
 from doubledecker.client.dead_letters import AsyncDeadLetters
 from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused, StreamDropped
 from doubledecker.client.message import Event, read_event
+from doubledecker.client.pipeline_jobs import AsyncErasures, AsyncReplays
 from doubledecker.client.queue import AsyncQueue, ReceiverFormat
 from doubledecker.client.views import (
     AttemptsPage,
@@ -347,6 +348,14 @@ class AsyncBus:
     def dead_letters(self, receiver: str | None = None) -> AsyncDeadLetters:
         """The dead letters of a receiver, named as in `pause`."""
         return AsyncDeadLetters(self._calls, receiver)
+
+    def replays(self) -> AsyncReplays:
+        """Past events sent again by the pipeline: begun, listed, cancelled."""
+        return AsyncReplays(self._calls)
+
+    def erasures(self) -> AsyncErasures:
+        """Past events erased from the lake by the pipeline, as root or an admin."""
+        return AsyncErasures(self._calls)
 
     async def topics(self) -> list[Topic]:
         """All topics, and who owns them."""

@@ -18,6 +18,7 @@ from doubledecker.client.blocking import BlockingMessage, end_others, wait_for
 from doubledecker.client.bus import PATIENCE_S, AsyncBus
 from doubledecker.client.dead_letters import AsyncDeadLetters
 from doubledecker.client.message import Message
+from doubledecker.client.pipeline_jobs import AsyncErasures, AsyncReplays
 from doubledecker.client.queue import AsyncQueue, Facet
 from doubledecker.client.session import Rules
 
@@ -122,6 +123,23 @@ class SyncDeadLetters(_Plain[AsyncDeadLetters]):
     jobs = _waits(AsyncDeadLetters.jobs)
     job = _waits(AsyncDeadLetters.job)
     cancel = _waits(AsyncDeadLetters.cancel)
+
+
+class SyncReplays(_Plain[AsyncReplays]):
+    """Replays, for plain programs."""
+
+    begin = _waits(AsyncReplays.begin)
+    list = _waits(AsyncReplays.list)
+    show = _waits(AsyncReplays.show)
+    cancel = _waits(AsyncReplays.cancel)
+
+
+class SyncErasures(_Plain[AsyncErasures]):
+    """Erasures, for plain programs."""
+
+    begin = _waits(AsyncErasures.begin)
+    list = _waits(AsyncErasures.list)
+    show = _waits(AsyncErasures.show)
 
 
 class Queue(_Plain[AsyncQueue]):
@@ -246,6 +264,14 @@ class Bus(_Plain[AsyncBus]):
     def dead_letters(self, receiver: str | None = None) -> SyncDeadLetters:
         """The dead letters of a receiver, named as in `pause`."""
         return SyncDeadLetters(self._async.dead_letters(receiver), self._portal)
+
+    def replays(self) -> SyncReplays:
+        """Past events sent again by the pipeline: begun, listed, cancelled."""
+        return SyncReplays(self._async.replays(), self._portal)
+
+    def erasures(self) -> SyncErasures:
+        """Past events erased from the lake by the pipeline, as root or an admin."""
+        return SyncErasures(self._async.erasures(), self._portal)
 
     def queue(self, name: str) -> Queue:
         """The queue of that name; the same object each time."""

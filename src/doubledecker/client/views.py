@@ -368,3 +368,59 @@ class SubscriptionEvents(msgspec.Struct, frozen=True):
     sent: int
     queued: int
     oldest: int
+
+
+class DayCount(msgspec.Struct, frozen=True):
+    """How many events of a topic a replay or an erasure is about, of one day."""
+
+    topic: str
+    day: str
+    events: int
+
+
+class PipelineJobView(msgspec.Struct, frozen=True, kw_only=True):
+    """What replays and erasures have alike: `total` and `counts` once they are known, `note` with what it waits for."""
+
+    id: str
+    owner: str
+    state: str
+    created_at: int
+    changed_at: int
+    total: int
+    counts: tuple[DayCount, ...]
+    note: str
+    error: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.state in {"done", "failed", "cancelled"}
+
+
+class ReplayView(PipelineJobView, frozen=True, kw_only=True, rename={"start": "from", "end": "to"}):
+    """A replay, and how far it has come."""
+
+    sent: int
+    refused: int
+    start: str
+    end: str
+    rate: int
+    topic: str | None = None
+    tenant: str | None = None
+    where: str | None = None
+    to_subscriber: str | None = None
+    to_queue: str | None = None
+    to_topic: str | None = None
+    direct: bool = False
+    dry_run: bool = False
+
+
+class ErasureView(PipelineJobView, frozen=True, kw_only=True):
+    """An erasure, and how far it has come; it is of what was accepted `before` a time."""
+
+    erased: int
+    before: str
+    tenant: str | None = None
+    key: str | None = None
+    topic: str | None = None
+    dry_run: bool = False
