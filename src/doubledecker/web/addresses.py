@@ -52,17 +52,30 @@ class Addresses:
         return max(self._open.values(), default=0)
 
     def _counted(self, host: str) -> str:
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
+        address = _parsed(host)
+        if address is None:
             return ""  # a unix socket has none
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
         if any(address in network for network in self._uncounted if network.version == address.version):
             return ""
-        if address.version == 6:  # noqa: PLR2004 - the name of the protocol
-            return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
-        return str(address)
+        return network_of(host)
+
+
+def network_of(host: str) -> str:
+    """What an address counts for: itself, or of IPv6 its customer's network; empty when it is no address."""
+    address = _parsed(host)
+    if address is None:
+        return ""
+    if address.version == 6:  # noqa: PLR2004 - the name of the protocol
+        return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+    return str(address)
+
+
+def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 @dataclass(frozen=True, slots=True)

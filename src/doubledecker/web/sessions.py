@@ -19,6 +19,8 @@ from doubledecker.model.token import Caller
 from doubledecker.store import sessions
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.sessions import SESSION_S, SessionRecord
+from doubledecker.web.addresses import Network, network_of
+from doubledecker.web.auditing import whence
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.pace import ClientPace
 
@@ -28,8 +30,6 @@ TOKEN_TRIES_MAX = 10
 _SESSION, _VISITOR = "doubledecker-session", "doubledecker-visitor"
 _COOKIE_BYTES_MAX = 100
 _FORM = b"form"
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class SignInRefused(Refused):
@@ -109,9 +109,9 @@ class Sessions:
         return session
 
     async def _pay(self, request: Request) -> None:
-        """Count a try of the address that is connected, whatever a header says of another."""
-        address = request.client.host if request.client else "none"
-        await self._tries.pay(f"address:{address}", minute_max=ADDRESS_TRIES_MAX)
+        """Count a try of the address that is connected, or that a trusted proxy names: its own is everyone's."""
+        address, _ = whence(request.scope, self._proxies)
+        await self._tries.pay(f"address:{network_of(address) or 'none'}", minute_max=ADDRESS_TRIES_MAX)
 
     def _set(self, request: Request, answer: Response, name: str, value: str, *, max_age: int) -> None:
         answer.set_cookie(
