@@ -6,6 +6,7 @@ import re
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from conftest import Topology
 from doubledecker.store import dead_letters, sessions
@@ -113,9 +114,44 @@ async def test_tries_of_an_address_are_bounded_whatever_a_header_says(one: Topol
         assert statuses[-1] == 429
 
 
+async def test_behind_a_proxy_tries_count_for_the_address_that_it_names(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("doubledecker.web.sessions.ADDRESS_TRIES_MAX", 1)
+    async with a_bus(one, workers=0, trusted_proxies="127.0.0.0/8") as bus:
+        statuses = []
+        for address in ("2001:db8::1", "2001:db8::2", "192.0.2.7"):
+            async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+                form = await a_login_form(bus, http) | {"token": f"guess-{address}"}
+                headers = {"X-Forwarded-For": f"192.0.2.1, {address}"}
+                async with http.post(f"{bus.url}/dashboard/login", data=form, headers=headers) as response:
+                    statuses.append(response.status)
+
+        # Addresses of one network of IPv6 count as one.
+        assert statuses == [401, 429, 401]
+
+
+async def test_whatever_page_is_asked_for_is_the_one_that_follows_signing_in(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        for path in ("/dashboard/dead/shop-1%2Fbilling", "/dashboard/queues/%E2%82%AC", "/dashboard/queues/%00%0D%0Ax"):
+            async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+                asked = URL(bus.url + path, encoded=True)
+                async with http.get(asked, headers=HTML, allow_redirects=False) as response:
+                    login = URL(bus.url + response.headers["Location"], encoded=True)
+                async with http.get(login) as response:
+                    form = hidden_fields(await response.text()) | {"token": ROOT_KEY}
+                answer = await http.post(f"{bus.url}/dashboard/login", data=form, allow_redirects=False)
+                assert answer.headers["Location"] == path
+
+
 async def test_after_signing_in_a_browser_is_not_led_elsewhere(one: Topology):
     async with a_bus(one, workers=0) as bus:
-        for wanted in ("https://evil.example/", "//evil.example", "/dashboard/../events", "/dashboard\\evil"):
+        elsewhere = ("https://evil.example/", "//evil.example", "/dashboard//evil.example", "/dashboard\\evil")
+        for wanted in (
+            *elsewhere,
+            "/dashboard/../events",
+            "/dashboard/%2e%2E/events",
+            "/dashboard/中",
+            "/dashboard/\r\nx",
+        ):
             jar = aiohttp.CookieJar(unsafe=True)
             async with aiohttp.ClientSession(cookie_jar=jar) as http:
                 form = await a_login_form(bus, http) | {"token": ROOT_KEY, "next": wanted}
@@ -155,6 +191,20 @@ async def test_a_client_sees_its_own_receivers_and_letters_and_nobody_elses(one:
 
 
 PAGES = ("", "/subscribers", "/subscribers/{mine}", "/subscribers/@jobs", "/queues", "/queues/jobs", "/system")
+
+
+async def test_a_subscription_with_a_name_has_a_page_that_lists_lead_to(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        made = (await ask(bus, "POST", "/api_tokens", json={"name": "shop"})).json
+        wanted = {"topics": ["orders"], "callback": "http://127.0.0.1:9/"}
+        await ask(bus, "PUT", "/subscriptions/billing", made["token"], json=wanted)
+        async with a_browser(bus, made["token"]) as http:
+            link = f"/dashboard/subscribers/{made['id']}%2Fbilling"
+
+            for path in ("/dashboard", "/dashboard/subscribers"):
+                assert f'"{link}"' in (await page(http, bus.url, path))[1]
+            async with http.get(URL(bus.url + link, encoded=True)) as response:
+                assert response.status == 200
 
 
 async def test_every_page_shows_what_there_is(one: Topology):

@@ -3,6 +3,7 @@
 A page is answered as HTML, and to whoever accepts an event stream, as an EventSource does, as a stream of its parts.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +45,8 @@ _YEAR_S = 31_536_000
 # A form has a few fields; the largest may hold some event ids.
 FORM_BYTES_MAX = 65_536
 _FIELDS_MAX = 100
+# The path of a page, in percent-encoding.
+_PAGE = re.compile(rf"{HOME}(/[A-Za-z0-9._~@:%-]+)*")
 
 
 @dataclass(frozen=True)
@@ -217,8 +220,8 @@ class Dashboard:
     def _ask_to_sign_in(self, request: Request) -> Response:
         if sse.CONTENT_TYPE.partition(";")[0] in request.headers.get("Accept", ""):
             return self._problem(401, "Sign in", "the session has ended")
-        target = request.url.path
-        return _redirect(LOGIN if target == HOME else f"{LOGIN}?next={target}")
+        target = request.scope["raw_path"].decode("latin-1")
+        return _redirect(LOGIN if target == HOME else f"{LOGIN}?{urlencode({'next': target})}")
 
     def _login_page(self, request: Request, *, next_: str = HOME, wrong: str = "", status: int = 200) -> Response:
         answer = Response(status_code=status, media_type=_HTML)
@@ -262,12 +265,7 @@ def _redirect(path: str) -> Response:
 
 def _ours(path: str) -> str:
     """A path of a page; anything else leads home, so that no link leads elsewhere by way of signing in."""
-    is_page = (
-        path.startswith(f"{HOME}/")
-        and ".." not in path
-        and all(character.isalnum() or character in "/-_.@:" for character in path)
-    )
-    return path if is_page else HOME
+    return path if _PAGE.fullmatch(path) and ".." not in unquote(path) else HOME
 
 
 def _asset(name: str, version: str) -> Response:
