@@ -140,6 +140,10 @@ REQUESTS = [
     ("client", "DELETE", "/topics/{name}", "mine", None, {}, 204),
     ("client", "DELETE", "/topics/{name}", "mine", None, {}, 404),
     ("client", "GET", "/api_tokens", "", None, {}, 403),
+    ("client", "POST", "/portal_tokens", "", {"tenant": "acme"}, {}, 201),
+    ("client", "POST", "/portal_tokens", "", {"tenant": "a b"}, {}, 400),
+    ("client", "POST", "/portal_tokens", "", {"tenant": LARGE}, {}, 413),
+    ("root", "POST", "/portal_tokens", "", {"tenant": "acme"}, {}, 403),
     ("client", "POST", "/api_tokens", "", {"name": "new"}, {}, 403),
     ("client", "DELETE", "/api_tokens/{name}", "nobody", None, {}, 403),
     ("client", "GET", "/audit", "", None, {}, 200),
@@ -352,8 +356,19 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
                 {"scopes": {"actors": []}},
             ],
         ),
+        (
+            "/portal_tokens",
+            "PortalWanted",
+            {"tenant": "acme", "expires_in_s": 60, "topics": ["orders"]},
+            [
+                *({"tenant": tenant} for tenant in ("", "a b", ".", 1, None)),
+                *({"expires_in_s": in_s} for in_s in (0, 86_401, "1")),
+                *({"topics": topics} for topics in (["or*"], ["a"] * 21, "orders")),
+                {"client": "a"},
+            ],
+        ),
     ],
-    ids=["topic event", "event", "subscription", "token"],
+    ids=["topic event", "event", "subscription", "token", "portal token"],
 )
 async def test_the_schema_and_the_server_refuse_the_same(
     one: Topology, path: str, name: str, good: dict[str, object], changes: list[dict[str, object]]

@@ -147,7 +147,7 @@ def test_every_route_says_which_actions_it_needs():
         action for row in paths.values() for operation in row.values() for action in operation.get("x-actions", ())
     }
 
-    assert named == {"publish", "subscribe", "consume", "stream", "search", "replay", "manage", "admin"}
+    assert named == {"publish", "subscribe", "consume", "stream", "search", "replay", "manage", "admin", "portal"}
 
 
 async def test_when_a_token_was_last_used_is_listed_and_moves_no_version(one: Topology):

@@ -22,8 +22,10 @@ async def kinds(bus: TestBus) -> dict[str, str | None]:
     revoked, owner = await make(bus, "a-revoked"), await bus.token("owner")
     await ask(bus, "DELETE", f"/api_tokens/{revoked['id']}")
     await ask(bus, "PUT", "/queues/theirs", owner, json={"pattern": ".*", "callback": "https://mail.example/"})
+    portal = await ask(bus, "POST", "/portal_tokens", made["manage"], json={"tenant": "acme"})
     return {
         **made,
+        "portal": portal.json["token"],
         "root": ROOT_KEY,
         "client": await bus.token("a-client"),
         "revoked": revoked["token"],
@@ -46,7 +48,14 @@ async def test_every_route_is_open_to_the_tokens_that_it_says_and_to_no_others(o
         secrets = await kinds(bus)
         operations = [(path, method, operation) for path, row in paths.items() for method, operation in row.items()]
 
+        # A portal has a tenth of its client's requests at a time.
+        places = asyncio.Semaphore(20)
+
         async def look(kind: str, path: str, method: str) -> Answer:
+            async with places:
+                return await look_now(kind, path, method)
+
+        async def look_now(kind: str, path: str, method: str) -> Answer:
             target = path
             for name in ("name", "subscriber", "tenant", "id"):
                 target = target.replace(f"{{{name}}}", "theirs")

@@ -45,7 +45,7 @@ class Resender:
 
         None that are beyond what its owner's token is limited to.
         """
-        scopes = self._registry.snapshot.scopes_of(receiver.client)
+        scopes = self._registry.snapshot.limits_of(receiver.token, receiver.client)
         some = {each for each in kinds if is_within(scopes, each[0].topic, each[0].tenant)}
         if not receiver.token.startswith("@"):
             return {(kind, publisher) for kind, publisher in some if topic_glob.cover(receiver.topics, kind.topic)}

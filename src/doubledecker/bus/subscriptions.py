@@ -119,7 +119,7 @@ class Subscriptions:
             raise Conflict(f"client {to!r} has a subscription named {given.name!r} already; delete one of the two")
         self._registry.check_backlog(to)
         taken = subscribing.owned_by(given, to)
-        _check_limits(taken, known.scopes_of(to))
+        _check_limits(taken, known.limits_of(taken.token, to))
         self._check_globs(taken, None)
         filters = known.filters_of_clients()
         filters.get(given.client, {}).pop(given.token, None)
@@ -177,7 +177,7 @@ class Subscriptions:
             known, seen = live.snapshot, live.snapshot.version
             former = known.subscription(client, name)
             subscriber = decide(former or self._fresh(client, name))
-            _check_limits(subscriber, known.scopes_of(client))
+            _check_limits(subscriber, known.limits_of(subscriber.token, client))
             quota.check_subscriber(live.quotas, subscriber, known.subscriptions_of(client), known.filters_of_clients())
             self._check_globs(subscriber, former)
             token, topics = subscriber.token, subscriber.topics
@@ -240,8 +240,12 @@ def _no_subscription(name: str) -> str:
 
 def _check_limits(subscriber: Subscriber, scopes: Scopes) -> None:
     """Raise Forbidden where a subscriber asks for what the token of its client may not have."""
+    for name in subscriber.topics if subscriber.tenant else ():
+        if is_reserved(name):
+            raise Forbidden(f"topic {name[:80]!r} is about all receivers of a client; a tenant's subscription may not")
     scopes.check_topics(
         [name for name in subscriber.topics if not (is_reserved(name) or is_glob(name))], to="subscribe to"
     )
     if subscriber.is_bulk and scopes.limits_events:
-        raise Forbidden("this token is limited to some topics or tenants, and tier bulk takes whole topics; use live")
+        whose = "this subscription is for one tenant" if subscriber.tenant else "this token is limited"
+        raise Forbidden(f"{whose}, and tier bulk takes whole topics of all tenants; use live")

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
-from doubledecker.errors import BadRequest, NotFound, TopicOwned, TopicReserved
+from doubledecker.errors import BadRequest, Forbidden, NotFound, TopicOwned, TopicReserved
 from doubledecker.model import quota
 from doubledecker.model import topic as topics
 from doubledecker.model.reserved import is_reserved
@@ -57,6 +57,15 @@ class Topics:
             for name, rights in zip(names, found, strict=True)
             if is_reserved(name) or (rights and not rights.allow(publisher))
         }
+
+    async def check_publisher(self, names: Sequence[str], *, client: str) -> None:
+        """Raise Forbidden for the first topic on which a client may not publish, or that is not there."""
+        found = await registry.topic_rights(self._partitions.home, names) if names else []
+        for name, rights in zip(names, found, strict=True):
+            if is_reserved(name) or not rights or not rights.allow(client):
+                raise Forbidden(
+                    f"a portal token may not subscribe to topic {name[:80]!r}; GET /topics lists its topics"
+                )
 
     async def put(self, name: str, asked: TopicWanted, *, caller: Caller) -> bool:
         """Keep what is asked of a topic, which is the caller's then if it was nobody's; returns whether it is new."""

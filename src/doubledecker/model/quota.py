@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from doubledecker.errors import QueueFull, QuotaExceeded
+from doubledecker.errors import QueueFull, QuotaExceeded, TooMany
 from doubledecker.model import filter_syntax
 from doubledecker.model.event_filter import EventFilter
 from doubledecker.model.matching import steps_of
@@ -16,6 +16,11 @@ from doubledecker.model.subscriber import Subscriber
 
 # Backlogs are measured about once a second, and take some time to shrink.
 WAITING_RETRY_S = 2
+# What the subscriptions for one tenant may be and cost, so that one customer of a client does not take what the others
+# need: a tenth of a client's by default.
+TENANT_SUBSCRIBERS_MAX = 10
+TENANT_TOPICS_MAX = 100
+TENANT_FILTER_STEPS_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -153,11 +158,45 @@ def check_subscriber(quotas: Quotas, wanted: Subscriber, own: Collection[Subscri
         remedy = "delete some, or subscribe to several topics by one"
         quotas.check("client_subscribers_max", len(own) + 1, noun="subscriptions of this client", remedy=remedy)
     former = next((each.topics for each in own if each.token == wanted.token), ())
-    shared = Counter(topic for each in others for topic in each.topics)
-    copies = max((shared[topic] + 1 for topic in set(wanted.topics).difference(former)), default=0)
+    shared: dict[str, Counter[str]] = {}
+    for each in others:
+        for topic in each.topics:
+            shared.setdefault(topic, Counter())[each.tenant] += 1
+    more = set(wanted.topics).difference(former)
+    copies = max((_copies(shared.get(topic, Counter()), wanted.tenant) for topic in more), default=0)
     remedy = "let one of them pass events on, or use filters"
     quotas.check("client_copies_max", copies, noun="subscriptions of this client to one topic", remedy=remedy)
     check_filter(quotas, wanted.client, wanted.token, wanted.filter, filters)
+    if wanted.tenant:
+        _check_tenant(wanted, others, filters.get(wanted.client, {}), is_new=len(others) == len(own))
+
+
+def _copies(others: Counter[str], tenant: str) -> int:
+    """How many copies of an event a client would get, by the tenants of those that get it: an event has one tenant."""
+    of_tenant = others[tenant] if tenant else max((others[name] for name in others if name), default=0)
+    return 1 + others[""] + of_tenant
+
+
+def _check_tenant(
+    wanted: Subscriber, others: Iterable[Subscriber], filters: Mapping[str, EventFilter], *, is_new: bool
+) -> None:
+    """Raise QuotaExceeded when one tenant of a client would have more than its share of what the client may have."""
+    same = [each for each in others if each.tenant == wanted.tenant]
+    topics = len(wanted.topics) + sum(len(each.topics) for each in same)
+    event_filter = filter_syntax.stored(wanted.filter)
+    own = [filters[each.token] for each in same if each.token in filters]
+    former = filters.get(wanted.token)
+    steps = filter_steps([*own, *([event_filter] if event_filter else [])])
+    whose = f"of tenant {wanted.tenant!r}"
+    _check_share(f"subscriptions {whose}", len(same) + 1 if is_new else 0, TENANT_SUBSCRIBERS_MAX)
+    _check_share(f"topics in subscriptions {whose}", topics, TENANT_TOPICS_MAX)
+    if steps > filter_steps([*own, *([former] if former else [])]):
+        _check_share(f"steps of filters {whose}", steps, TENANT_FILTER_STEPS_MAX)
+
+
+def _check_share(noun: str, wanted: int, most: int) -> None:
+    if wanted > most:
+        raise TooMany(f"that would make {wanted} {noun}, and at most {most} are allowed; delete some first")
 
 
 def too_many_topics(quotas: Quotas, topic: str) -> QuotaExceeded:

@@ -8,7 +8,7 @@ An event on a reserved topic goes to its audience alone (model/reserved.py), who
 Of another client's event, a client's queues get at most so many copies: its first ones by name. That is decided when a
 route is made, so that it holds for keys that nobody knew when the queues were registered, and costs a publish nothing.
 
-What a receiver's owner is limited to, by its token's scopes, is joined with the receiver's filter.
+What a receiver's owner is limited to, by its token's scopes, and its own tenant are joined with the receiver's filter.
 
 Where receivers have filters (model/event_filter.py), `route` has all that an event of the kind may go to, and
 `route_event` those of them that want this event. Events that the same receivers want share a route.
@@ -30,7 +30,7 @@ from doubledecker.model.matching import NAMES_MAX, PatternMatcher, ScanResistant
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import audience, is_reserved
 from doubledecker.model.scopes import UNLIMITED, Scopes
-from doubledecker.model.subscriber import DEFAULT_NAME, Subscriber
+from doubledecker.model.subscriber import DEFAULT_NAME, Subscriber, tenant_in
 from doubledecker.model.token import Token
 from doubledecker.model.topic import TopicRights
 
@@ -40,8 +40,6 @@ _ROUTES_NEW_MAX, _ROUTES_KEPT_MAX = 2_000, 10_000
 _INDEXED_NAMES_MAX = 200_000
 
 T = TypeVar("T")
-
-
 # Of subscribers and of queues with a filter, the places of those that want an event.
 Selection = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -437,6 +435,10 @@ class Registry:
         token = self.tokens.get(owner)
         return UNLIMITED if token is None else token.scopes
 
+    def limits_of(self, receiver: str, owner: str) -> Scopes:
+        """Which events a receiver may get, by its owner's token and by the tenant that it is for."""
+        return self.scopes_of(owner).of_tenant(tenant_in(receiver) if owner else "")
+
     def _limit_again(self, client: str) -> None:
         """Take over other limits of a client for its receivers; those of one that is gone stay as they were."""
         for queue in self.queues.values():
@@ -447,7 +449,7 @@ class Registry:
         self._forget_routes()
 
     def _put_limits(self, name: str, owner: str) -> None:
-        former, scopes = self._limited.pop(name, None), self.scopes_of(owner)
+        former, scopes = self._limited.pop(name, None), self.limits_of(name, owner)
         if scopes.limits_events:
             self._limited[name] = filter_syntax.within(scopes.fields, self._filters.get(name), former=former)
         if self._limited.get(name) is not former:

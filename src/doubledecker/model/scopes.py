@@ -21,6 +21,8 @@ from doubledecker.model.schema import matching, one_of, up_to
 PUBLISH, SUBSCRIBE, CONSUME, STREAM = "publish", "subscribe", "consume", "stream"
 SEARCH, REPLAY, MANAGE, ADMIN, READ_ONLY = "search", "replay", "manage", "admin", "read-only"
 ACTIONS = (PUBLISH, SUBSCRIBE, CONSUME, STREAM, SEARCH, REPLAY, MANAGE, ADMIN, READ_ONLY)
+# What a portal token may do (model/portal.py); it is given to no other.
+PORTAL = "portal"
 # What any client does that may do something.
 ANY = (PUBLISH, SUBSCRIBE, CONSUME, STREAM, SEARCH, REPLAY, MANAGE)
 # Of which one is needed for a subscriber, for what was attempted and given up, and for queues: in the API and on pages.
@@ -74,6 +76,10 @@ class Scopes(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether events of this topic and tenant are within the limits."""
         return self.has_topic(topic) and self.has_tenant(tenant)
 
+    def of_tenant(self, name: str) -> "Scopes":
+        """The same for one tenant alone, no events where that is beyond the limits; as they are without a name."""
+        return self if not name else msgspec.structs.replace(self, tenants=(name,) if self.has_tenant(name) else ())
+
     @property
     def fields(self) -> list[tuple[str, Leaf]]:
         """The limits as fields of a filter."""
@@ -123,7 +129,11 @@ def why_not(scopes: Scopes, needs: Sequence[str], *, is_read: bool) -> str:
     """What is missing for a route that is not open."""
     if tuple(needs) == (ADMIN,):
         return f"this needs the root key, or a token with the action {ADMIN}"
-    wanted = " or ".join((*needs, *((READ_ONLY,) if is_read else ())))
+    if scopes.actions == (PORTAL,):
+        return (
+            "this needs the token of a client; a portal token opens the subscriptions of its tenant, and nothing else"
+        )
+    wanted = " or ".join((*(each for each in needs if each != PORTAL), *((READ_ONLY,) if is_read else ())))
     return f"this needs the action {wanted}; the actions of this token are {_listed(scopes.actions)}"
 
 

@@ -77,7 +77,8 @@ def health(points: int, *, failures: int, refusals: int, halt: Halt = Halt.NONE)
 class Subscriber:
     """One push receiver; `token` is its id: a client's for its default one, and `<client>/<name>` for others.
 
-    The id stays when it is given to another client.
+    The name of one for a single tenant is `<tenant>/<name>`: so tenants have names of their own, and who has one of
+    these ids has always had that tenant's events alone. The id stays when it is given to another client.
     """
 
     token: str
@@ -140,7 +141,17 @@ class Subscriber:
     @property
     def name(self) -> str:
         """What its client calls it."""
-        return self.token.partition("/")[2] or DEFAULT_NAME
+        return name_in(self.token)
+
+    @property
+    def tenant(self) -> str:
+        """Of which tenant alone it gets events; empty for all."""
+        return "" if self.is_queues else tenant_in(self.token)
+
+    @property
+    def short_name(self) -> str:
+        """What it is called among those of its tenant."""
+        return self.name.rpartition("/")[2]
 
     @property
     def is_queues(self) -> bool:
@@ -193,8 +204,6 @@ Ordered = Annotated[
 OnDead = Annotated[str, one_of(ON_DEAD, "Of an ordered one: what a key does after a dead letter")]
 SubscriptionName = Annotated[str, matching(NAME), msgspec.Meta(extra_json_schema={"not": {"enum": list(STEPS)}})]
 Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
-
-
 Format = Annotated[
     str,
     one_of(FORMATS, "As Routemaster's drains take events, as they are, or as CloudEvents; binary needs a `max` of 1"),
@@ -281,6 +290,21 @@ def check_name(name: str) -> None:
 def id_of(client: str, name: str) -> str:
     """The id of the subscription that a client makes by this name."""
     return client if name == DEFAULT_NAME else f"{client}/{name}"
+
+
+def name_in(token: str) -> str:
+    """The name in a subscriber's id."""
+    return token.partition("/")[2] or DEFAULT_NAME
+
+
+def tenant_in(token: str) -> str:
+    """The tenant in a subscriber's id, if it is for one alone."""
+    return name_in(token).rpartition("/")[0]
+
+
+def name_for(tenant: str, name: str) -> str:
+    """The name of a subscription for one tenant, or for all if that is empty."""
+    return f"{tenant}/{name}" if tenant else name
 
 
 def parse(body: bytes) -> Subscription:

@@ -19,6 +19,7 @@ from doubledecker.errors import BadRequest, Conflict, Forbidden, TooMany
 from doubledecker.model import schema
 from doubledecker.model import scopes as limits
 from doubledecker.model.event import TIMESTAMP_MS_MAX
+from doubledecker.model.portal import Portal
 from doubledecker.model.schema import between, matching
 from doubledecker.model.scopes import ADMIN, UNLIMITED, Scopes, ScopesWanted
 
@@ -45,6 +46,13 @@ class Caller:
     secret_hash: str = ""
     scopes: Scopes = UNLIMITED
     expires_at: int = 0
+    # Set where a customer of the client asks, for one tenant.
+    portal: Portal | None = None
+
+    @property
+    def share(self) -> str:
+        """Whose turns it takes: its client's, or through a portal those of one tenant of its client."""
+        return self.id if self.portal is None else f"{self.id}/{self.portal.tenant}"
 
     @property
     def is_admin(self) -> bool:

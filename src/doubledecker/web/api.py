@@ -13,12 +13,14 @@ from doubledecker.model import glob
 from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.event import Offered, Tenant, TopicEvent, TopicName
 from doubledecker.model.pipeline_job import ErasureAnswer, ReplayAnswer
+from doubledecker.model.portal import PortalWanted
 from doubledecker.model.queue import QueueWanted, RuleWanted
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.schema import matching, one_of
 from doubledecker.model.scopes import (
     ANY,
     LOOKING,
+    PORTAL,
     SEARCH,
     SEEING_QUEUES,
     STREAM,
@@ -50,6 +52,7 @@ from doubledecker.web.parameters import (
     ok,
 )
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
+from doubledecker.web.portal_tokens import PortalMade, PortalTokenRoutes
 from doubledecker.web.publishing import NDJSON, Publishing
 from doubledecker.web.queue_bodies import LIST_MAX, HeldBody, PullBody, PurgeBody
 from doubledecker.web.queue_contents import QueueContents
@@ -156,6 +159,7 @@ class RouteGroups:
     routes: Routes
     subscriptions: SubscriptionRoutes
     tokens: TokenRoutes
+    portals: PortalTokenRoutes
     queues: Queues
     contents: QueueContents
     letters: DeadLetterRoutes
@@ -174,6 +178,7 @@ def of_all(groups: RouteGroups, *, document: Handler, metrics_public: bool) -> l
         *of_events(groups.publishing, groups.streaming, groups.topics),
         *receiver_api.of_subscriptions(groups.subscriptions),
         *of_tokens(groups.tokens),
+        *of_portals(groups.portals),
         *receiver_api.of_receivers(groups.receivers),
         *receiver_api.of_attempts(groups.attempts, groups.resending),
         *receiver_api.of_dead_letters(groups.letters),
@@ -198,7 +203,7 @@ def of_events(publishing: Publishing, streaming: Streaming, topics: TopicRoutes)
             needs=PUBLISHING,
         ),
         ApiRoute("GET /stream", streaming.get_stream, {200: _STREAMED}, (410, 429), _STREAM, needs=(STREAM,)),
-        ApiRoute("GET /topics", topics.list_, ok(list[TopicView]), parameters=_PAGE, needs=ANY),
+        ApiRoute("GET /topics", topics.list_, ok(list[TopicView]), parameters=_PAGE, needs=(*ANY, PORTAL)),
         ApiRoute(
             "POST /topics/{name}",
             publishing.post_topic,
@@ -257,6 +262,12 @@ def of_tokens(tokens: TokenRoutes) -> list[ApiRoute]:
             needs=ADMINS,
         ),
     ]
+
+
+def of_portals(portals: PortalTokenRoutes) -> list[ApiRoute]:
+    """What a client gives a customer of its own."""
+    made, wanted = {201: Reply(json(PortalMade), "The token, which is kept nowhere")}, json(PortalWanted)
+    return [ApiRoute("POST /portal_tokens", portals.create, made, (429,), takes=wanted, is_paced=True, needs=MANAGING)]
 
 
 def of_queues(queues: Queues, contents: QueueContents) -> list[ApiRoute]:

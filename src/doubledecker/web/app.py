@@ -11,7 +11,16 @@ from starlette.types import Receive, Scope, Send
 
 from doubledecker import log
 from doubledecker.dashboard.pages import ApiCall
-from doubledecker.errors import BadRequest, BusAway, BusSilent, DoubledeckerError, NotFound, Refused, Unauthenticated
+from doubledecker.errors import (
+    BadRequest,
+    BusAway,
+    BusSilent,
+    DoubledeckerError,
+    NotFound,
+    Refused,
+    TooManyAtOnce,
+    Unauthenticated,
+)
 from doubledecker.model import quota
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
@@ -21,7 +30,7 @@ from doubledecker.web.auditing import Auditing, action_of
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
 from doubledecker.web.dashboard import Behind, Dashboard, inner_scope
-from doubledecker.web.pace import ClientPace
+from doubledecker.web.pace import PORTALS, ClientPace
 from doubledecker.web.protocol import ANSWER
 from doubledecker.web.route_table import ApiRoute, ByMethod, RouteTable
 
@@ -31,7 +40,7 @@ _LOG_S = 1.0
 MINUTE_CHANGES_MAX = 1_200
 _REDIRECTS = 300  # answers below are good news, which have no header that closes the connection
 _NOBODY = Caller(id="", name="")
-# In the scope of a request that counts as one of its client's.
+# In the scope of a request, as whose it counts.
 _COUNTED = "doubledecker.is_counted"
 
 _log = log.get("web")
@@ -57,6 +66,7 @@ class App:
         self._room = room
         self._quotas = quotas
         self._under_way: Counter[str] = Counter()
+        self._of_portals: Counter[str] = Counter()
         self._changes = changes
         self._auditing = auditing
         self._log_from_s = 0.0
@@ -145,7 +155,7 @@ class App:
         if not route.is_public:
             route.check(caller)
         if route.is_paced and not caller.is_root:
-            await self._changes.pay(caller.id, minute_max=MINUTE_CHANGES_MAX)
+            await self._changes.pay_by(caller, minute_max=MINUTE_CHANGES_MAX)
         return await route.handler(request, caller)
 
     def _enter(self, scope: Scope, caller: Caller) -> None:
@@ -153,18 +163,23 @@ class App:
         scope[CLIENT] = caller.id
         if caller.is_root or not caller.id:
             return
+        most = self._quotas.client_requests_max
         wanted = self._under_way[caller.id] + 1
-        if 0 < self._quotas.client_requests_max < wanted:
+        if 0 < most < wanted:
             raise quota.too_many_requests(self._quotas, wanted=wanted)
-        self._under_way[caller.id] = wanted
-        scope[_COUNTED] = True
+        if caller.portal and most > 0 and self._of_portals[caller.share] >= max(1, most // PORTALS):
+            raise TooManyAtOnce(f"{self._of_portals[caller.share]} requests of this tenant are under way; wait for one")
+        scope[_COUNTED] = [(self._under_way, caller.id)]
+        if caller.portal:
+            scope[_COUNTED].append((self._of_portals, caller.share))
+        for counts, whose in scope[_COUNTED]:
+            counts[whose] += 1
 
     def _leave(self, scope: Scope) -> None:
-        if scope.pop(_COUNTED, False):
-            client = scope[CLIENT]
-            self._under_way[client] -= 1
-            if not self._under_way[client]:
-                del self._under_way[client]
+        for counts, whose in scope.pop(_COUNTED, ()):
+            counts[whose] -= 1
+            if not counts[whose]:
+                del counts[whose]
 
     async def _identify(self, scope: Scope) -> Caller:
         target = scope["raw_path"].decode("latin-1")

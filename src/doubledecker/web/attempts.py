@@ -90,7 +90,7 @@ class AttemptRoutes:
             known = self._registry.snapshot.tokens.get(caller.id)
             wanted = replace(wanted, from_ms=max(wanted.from_ms, known.limited_at if known else 0))
         most = queue_bodies.limit(query.get("limit"))
-        async with self._reads.of(caller.id):
+        async with self._reads.of(caller.share):
             page = await self._log.newest(wanted, limit=most)
         before, scanned_until = (str(page.before), page.before.ms) if page.before else (None, None)
         return shapes.json(AttemptsAnswer([row(each) for each in page.attempts], before, scanned_until, page.older))

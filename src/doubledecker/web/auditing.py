@@ -41,6 +41,7 @@ _ACTIONS = {
     "POST /subscribers/{subscriber}/give": "subscription.given",
     "DELETE /subscriber/topics/{name}": "subscription.topic_left",
     "POST /api_tokens": "token.created",
+    "POST /portal_tokens": "portal_token.created",
     "PATCH /api_tokens/{name}": "token.changed",
     "DELETE /api_tokens/{name}": "token.deleted",
     "POST /api_tokens/{name}/rotate": "token.rotated",

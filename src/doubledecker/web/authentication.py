@@ -17,6 +17,7 @@ from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Forbidden, Unauthenticated
 from doubledecker.model import moment
+from doubledecker.model import portal as portals
 from doubledecker.model import token as tokens
 from doubledecker.model.token import ROOT, ROOT_NAME, Caller, Token
 from doubledecker.store import quotas
@@ -31,6 +32,11 @@ _REMEMBERED_MAX = 4
 _REMEMBERED_BYTES_MAX = 512
 _HOW = "send it as the user of Basic, as Bearer, or answer the Digest challenge"
 _WRONG, _MISSING = f"unknown token; {_HOW}", f"this needs a token; {_HOW}"
+_NOT_SIGNED = (
+    "this portal token is not one of this bus, or it has ended: the secret that made it was replaced, or its client is "
+    "gone; ask for another where you got it"
+)
+_NOT_MANAGED = "this portal token has ended: the token of its client may not manage its tenant any more"
 
 
 class Authenticator:
@@ -43,6 +49,7 @@ class Authenticator:
         self._root_ha1 = tokens.ha1(ROOT_NAME, root_key) if root_key else ""
         # Derived from what all web processes share, so that each accepts the others' nonces.
         self._nonce_key = hmac.digest(root_key.encode() or tokens.make_secret("").encode(), b"nonce", "sha256")
+        self._portal_key = portals.key_from(root_key)
         self._cache: dict[bytes, Caller] = {}
         self._cache_version = -1
         self._remembered: Counter[str] = Counter()
@@ -56,7 +63,7 @@ class Authenticator:
         if 0 < caller.expires_at <= clock.now_ms():
             ended = moment.to_text(moment.from_ms(caller.expires_at))
             raise Unauthenticated(f"this token expired at {ended}; an operator can change that, or make another")
-        if not caller.is_root:
+        if not caller.is_root and caller.portal is None:
             self._registry.token_uses.note(caller.id, clock.now_ms())
         return caller
 
@@ -97,6 +104,8 @@ class Authenticator:
         secrets = _secrets(scheme.lower(), rest.strip())
         if not secrets:
             raise Unauthenticated(_WRONG if header else _MISSING)
+        if secrets[0].startswith(portals.PREFIX):
+            return await self._by_portal(secrets[0])
         hashes = [hashlib.sha256(secret).hexdigest() for secret in secrets]
         caller = self._by_secret(header, hashes)
         if caller is None and await self._refreshed():
@@ -119,6 +128,30 @@ class Authenticator:
                     self._remember(header, caller)
                 return caller
         return None
+
+    async def _by_portal(self, secret: bytes) -> Caller:
+        """Whose customer has this portal token; it is not remembered, as anyone with a client can have any number."""
+        signed = portals.read(secret) if self._portal_key else None
+        if signed is None:
+            raise Unauthenticated(_NOT_SIGNED)
+        if not self._is_signed(signed) and not (await self._refreshed() and self._is_signed(signed)):
+            raise Unauthenticated(_NOT_SIGNED)
+        portal = signed.portal
+        token = self._registry.snapshot.tokens[portal.client]
+        if not portals.may_manage(token.scopes, portal.tenant):
+            raise Unauthenticated(_NOT_MANAGED)
+        return Caller(
+            token.id,
+            f"{token.name} (portal of {portal.tenant})",
+            scopes=portal.within(token.scopes),
+            expires_at=min(filter(None, (portal.expires_at, token.expires_at))),
+            portal=portal,
+        )
+
+    def _is_signed(self, signed: portals.SignedPortal) -> bool:
+        token = self._registry.snapshot.tokens.get(signed.portal.client)
+        hashes = [secret.hash for secret in token.secrets(clock.now_ms())] if token else []
+        return signed.is_signed(self._portal_key, hashes)
 
     async def _by_digest(self, header: str, method: str, target: str) -> Caller:
         credentials = digest.parse(header)

@@ -144,7 +144,7 @@ class DeadLetterRoutes:
         chosen, most, after = parse(query), queue_bodies.limit(query.get("limit")), query.get("after")
         chosen = self._within(chosen, caller)
         place = None if after is None else LetterPlace.parse(after)
-        async with self._reads.of(caller.id):
+        async with self._reads.of(caller.share):
             page = await dead_letters.page(
                 self._partitions, owner, chosen, most=most, bytes_max=LIST_BYTES_MAX, after=place
             )
@@ -195,7 +195,7 @@ class DeadLetterRoutes:
     async def _settle(self, request: Request, caller: Caller, action: Action) -> Response:
         asked = choose(await bodies.read(request.scope, request.receive, self._limits))
         owner = await self._owner(request, caller)
-        async with self._reads.of(caller.id):
+        async with self._reads.of(caller.share):
             now_ms = await dead_letters.latest_ms(self._partitions)
             end_ms = now_ms + 1 if asked.filter.to_ms is None else min(asked.filter.to_ms, now_ms + 1)
             until = moment.to_text(moment.from_ms(end_ms))

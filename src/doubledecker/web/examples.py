@@ -74,6 +74,7 @@ EXAMPLES: dict[str, list[object]] = {
         {"topics": ["orders"], "callback": _CALLBACK, "filter": _FILTER},
         {"topics": ["orders"], "callback": _CALLBACK, "format": "cloudevents-batch"},
     ],
+    "PortalWanted": [{"tenant": "acme"}, {"tenant": "acme", "expires_in_s": 900, "topics": ["orders"]}],
     "SubscriptionWanted": [
         {"topics": ["orders"], "callback": _CALLBACK, "filter": _FILTER, "headers": {"X-Key": "s3cret"}},
         {"topics": [], "callback": _CALLBACK, "ordered": True, "on_dead": "block"},

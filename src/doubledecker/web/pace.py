@@ -7,8 +7,12 @@ no script of a deployment comes near; a loop does, and takes the servers' time f
 import math
 
 from doubledecker.errors import TooOften
+from doubledecker.model.token import Caller
 from doubledecker.store import quotas
 from doubledecker.store.partitions import Partitions
+
+# What one tenant of a client may have through portals is this part of what the client may.
+PORTALS = 10
 
 
 class ClientPace:
@@ -24,3 +28,14 @@ class ClientPace:
         if wait_ms > 0:
             what = f"this client has {self._done} {minute_max} {self._noun} in a minute"
             raise TooOften(what, retry_after_s=math.ceil(wait_ms / 1000))
+
+    async def pay_by(self, caller: Caller, *, minute_max: int) -> None:
+        """Count one more of a caller's.
+
+        What portals ask for takes no share of their client's own, and of theirs together one tenant has a tenth.
+        """
+        if caller.portal is None:
+            await self.pay(caller.id, minute_max=minute_max)
+            return
+        await self.pay(caller.share, minute_max=max(1, minute_max // PORTALS))
+        await self.pay(f"{caller.id}/", minute_max=minute_max)

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from doubledecker.model.attempt import FAILED
-from doubledecker.model.event import EVENT_ID, TopicName
+from doubledecker.model.event import EVENT_ID, Tenant, TopicName
 from doubledecker.model.schema import matching, one_of
 from doubledecker.model.scopes import (
     LOOKING,
+    PORTAL,
     SUBSCRIBING,
 )
 from doubledecker.model.signing import SecretRotation
@@ -51,10 +52,14 @@ _TOPICS = Parameter("path", "name", "The topic or the glob, as it was subscribed
 _WHICH = "Its id; or for the default one a client's name that no other has. A slash is sent as %2F"
 _SUBSCRIBER = Parameter("path", "subscriber", _WHICH, example="mail-1a2b3c4d")
 _SUBSCRIPTION = Parameter("path", "name", "What its client calls it", SubscriptionName, "billing")
+# What a portal token may do too.
+_BY_NAME = (*SUBSCRIBING, PORTAL)
+_FOR_TENANT = Parameter("query", "tenant", "That of this tenant; a portal token has its own", Tenant, "acme")
 _LETTER = Parameter("path", "id", "The dead letter's id", example="0-1")
 _LETTER_JOB = Parameter("path", "id", "The job's id", example="mX2kcBzQeRf8TQm1o9Ja")
 _LISTED_SUBSCRIPTIONS = (
     Parameter("query", "topic", "Only those of this topic", TopicName, "orders"),
+    Parameter("query", "tenant", "Only those for this tenant", Tenant, "acme"),
     Parameter("query", "state", "Only those in this state", Annotated[str, one_of(STATES)], "failing"),
     Parameter("query", "host", "Only those whose callback has this host", example="mail.example"),
     Parameter("query", "limit", f"Rows of a page, at most {LIST_MAX}; all without it", Rows),
@@ -86,7 +91,7 @@ _LETTERS = (
 
 def of_subscriptions(routes: SubscriptionRoutes) -> list[ApiRoute]:
     """Who subscribes to what."""
-    wanted, listed, one = json(Subscription), ok(list[SubscriberAnswer], "By id"), (_SUBSCRIPTION,)
+    wanted, listed, named = json(Subscription), ok(list[SubscriberAnswer], "By id"), (_SUBSCRIPTION, _FOR_TENANT)
     put, changes, seen = json(SubscriptionWanted), json(SubscriptionChange), ok(SubscriberAnswer)
     made = {
         201: Reply(json(SubscriptionMade), "The subscription is new"),
@@ -97,21 +102,21 @@ def of_subscriptions(routes: SubscriptionRoutes) -> list[ApiRoute]:
         ApiRoute("POST /subscriber", routes.subscribe, DONE, (429,), takes=wanted, is_paced=True, needs=SUBSCRIBING),
         ApiRoute("DELETE /subscriber", routes.unsubscribe, DONE, (404,), needs=SUBSCRIBING),
         ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, DONE, (404,), (_TOPICS,), needs=SUBSCRIBING),
-        ApiRoute("GET /subscriptions", routes.list_, listed, parameters=_LISTED_SUBSCRIPTIONS, needs=SUBSCRIBING),
-        ApiRoute("GET /subscribers", routes.list_, listed, parameters=_LISTED_SUBSCRIPTIONS, needs=SUBSCRIBING),
-        ApiRoute("PUT /subscriptions/{name}", routes.put, made, (409, 429), one, put, is_paced=True, needs=SUBSCRIBING),
-        ApiRoute("GET /subscriptions/{name}", routes.show, seen, (404,), one, needs=SUBSCRIBING),
+        ApiRoute("GET /subscriptions", routes.list_, listed, parameters=_LISTED_SUBSCRIPTIONS, needs=_BY_NAME),
+        ApiRoute("GET /subscribers", routes.list_, listed, parameters=_LISTED_SUBSCRIPTIONS, needs=_BY_NAME),
+        ApiRoute("PUT /subscriptions/{name}", routes.put, made, (409, 429), named, put, is_paced=True, needs=_BY_NAME),
+        ApiRoute("GET /subscriptions/{name}", routes.show, seen, (404,), named, needs=_BY_NAME),
         ApiRoute(
             "PATCH /subscriptions/{name}",
             routes.change,
             seen,
             (404, 429),
-            one,
+            named,
             changes,
             is_paced=True,
-            needs=SUBSCRIBING,
+            needs=_BY_NAME,
         ),
-        ApiRoute("DELETE /subscriptions/{name}", routes.delete, DONE, (404,), one, needs=SUBSCRIBING),
+        ApiRoute("DELETE /subscriptions/{name}", routes.delete, DONE, (404,), named, needs=_BY_NAME),
         ApiRoute(
             "POST /subscribers/{subscriber}/give",
             routes.give,
@@ -211,4 +216,7 @@ def _of_each_receiver(
         ("/queues/{name}", (QUEUE,), of_queue),
     ):
         at, known = f"{method} {prefix}/{action}", (*named, *parameters)
-        yield ApiRoute(at, handler, replies, (*denied, *problems), known, takes or {}, is_paced=is_paced, needs=needs)
+        # Through a portal, of its tenant's subscriptions; what was published before is not its to send.
+        is_portals = prefix.startswith(("/subscriptions", "/subscribers")) and action != "resend"
+        opens = (*needs, PORTAL) if is_portals else needs
+        yield ApiRoute(at, handler, replies, (*denied, *problems), known, takes or {}, is_paced=is_paced, needs=opens)

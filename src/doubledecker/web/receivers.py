@@ -16,6 +16,7 @@ from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound
 from doubledecker.model import signing
+from doubledecker.model import subscriber as subscribing
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Caller
@@ -73,12 +74,22 @@ class ReceiverFinder:
             return await self._queue(request.path_params["name"], caller)
         if prefix == "subscriptions":
             require_client(caller)
-            found = await self._registry.subscriptions.find(caller.id, request.path_params["name"])
-            return ChosenReceiver(found.token, found)
+            return await self._subscription(request.path_params["name"], caller)
         if prefix == "subscriber":
             require_client(caller)
             return await self._subscriber(caller.id, caller)
-        return await self._subscriber(request.path_params["subscriber"], caller)
+        named = request.path_params["subscriber"]
+        if caller.portal is not None:
+            # By its id as it is listed, or by its name: nothing is said of others.
+            return await self._subscription(named.removeprefix(f"{caller.share}/"), caller)
+        return await self._subscriber(named, caller)
+
+    async def _subscription(self, name: str, caller: Caller) -> ChosenReceiver:
+        """A client's own by its name; through a portal one of its tenant."""
+        tenant = caller.portal.tenant if caller.portal else ""
+        found = await self._registry.subscriptions.find(caller.id, subscribing.name_for(tenant, name))
+        check_covers(caller, found)
+        return ChosenReceiver(found.token, found)
 
     async def _queue(self, name: str, caller: Caller) -> ChosenReceiver:
         try:
@@ -108,6 +119,17 @@ class ReceiverFinder:
     def _usable(self, named: str, caller: Caller) -> list[str]:
         known = self._registry.snapshot
         return [each for each in known.subscribers_named(named) if caller.is_admin or known.owner_of(each) == caller.id]
+
+
+def covers(caller: Caller, found: Subscriber) -> bool:
+    """Whether a caller may see and change a subscription of its client: through a portal, of its topics alone."""
+    return caller.portal is None or all(map(caller.scopes.has_topic, found.topics))
+
+
+def check_covers(caller: Caller, found: Subscriber) -> None:
+    """Raise Forbidden where a portal token is for fewer topics than a subscription has."""
+    if not covers(caller, found):
+        raise Forbidden(f"subscription {found.short_name!r} has topics that this portal token is not for")
 
 
 class ReceiverRoutes:
@@ -142,7 +164,7 @@ class ReceiverRoutes:
     async def test(self, request: Request, caller: Caller) -> Response:
         """Send this receiver a test event now, and show what it answers."""
         chosen = (await self._finder.find_anew(request, caller)).pushed
-        return shapes.json(await self._trials.send(chosen, client=caller.id))
+        return shapes.json(await self._trials.send(chosen, caller=caller))
 
     async def _change(
         self, request: Request, caller: Caller, change: Callable[[str], Awaitable[Subscriber]]

@@ -54,6 +54,7 @@ from doubledecker.web.listening import BACKLOG
 from doubledecker.web.metrics import WebFigures
 from doubledecker.web.pace import ClientPace
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
+from doubledecker.web.portal_tokens import PortalTokenRoutes
 from doubledecker.web.protocol import HEAD_BYTES_MAX, HEAD_S_MAX, UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import EVENTS_MAX, Publishing, PublishRules
 from doubledecker.web.queue_contents import QueueContents
@@ -290,6 +291,7 @@ def _route_groups(
         topics=TopicRoutes(bus.partitions, bus.registry, small),
         routes=Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
         subscriptions=SubscriptionRoutes(bus.partitions, bus.registry, finder, small, guard=settings.dial_guard),
+        portals=PortalTokenRoutes(bus.registry, small, root_key=settings.root_key),
         tokens=TokenRoutes(bus.partitions, bus.registry, small, default=_default_scopes(settings)),
         queues=Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         contents=QueueContents(bus.partitions, bus.registry, small, large_reads),

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from doubledecker import clock
 from doubledecker.errors import Forbidden, Refused
+from doubledecker.model import portal as portals
 from doubledecker.model.token import Caller
 from doubledecker.store import sessions
 from doubledecker.store.partitions import Partitions
@@ -63,6 +64,8 @@ class Sessions:
         await self._pay(request)
         await self._tries.pay(f"token:{_digest(secret.encode(), b'try')[:16]}", minute_max=TOKEN_TRIES_MAX)
         caller = await self._authenticator.by_token(secret)
+        if secret.encode().startswith(portals.PREFIX):
+            raise SignInRefused("a portal token is for the API; pages are for the token of a client, or the root key")
         if caller is None:
             raise SignInRefused("no client has this token, and it is not the root key")
         return await self._begin(caller.id, caller.secret_hash)

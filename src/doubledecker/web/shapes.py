@@ -167,8 +167,11 @@ class SecretRotated(Shape):
 
 
 class SubscriberAnswer(Shape, kw_only=True):
-    subscriber: Annotated[str, Meta(description="Its id: that of its client for the default one, else client/name")]
-    name: Annotated[SubscriptionName, Meta(description="What its client calls it")]
+    subscriber: Annotated[
+        str, Meta(description="Its id: that of its client for the default one, else client/name or client/tenant/name")
+    ]
+    name: Annotated[SubscriptionName, Meta(description="What its client calls it, or its tenant")]
+    tenant: Annotated[Tenant, Meta(description="The one whose events alone it gets")] | UnsetType = UNSET
     client: Annotated[str, Meta(description="The public id of its client's token")]
     callback: str
     max_events: EventsMax
@@ -246,7 +249,8 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
     oldest = 0 if view.oldest_at is None else max(0, now_ms - view.oldest_at)
     return SubscriberAnswer(
         subscriber=listed.token,
-        name=listed.name,
+        name=listed.short_name,
+        tenant=listed.tenant or UNSET,
         client=listed.client,
         callback=listed.callback,
         max_events=listed.max_events,

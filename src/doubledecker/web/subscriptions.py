@@ -1,6 +1,6 @@
 """The routes of subscriptions: a client's default one, as Routemaster has it, and those with names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -17,6 +17,8 @@ from doubledecker.errors import BadRequest
 from doubledecker.model import schema, signing, topic_glob
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.dial_guard import DialGuard
+from doubledecker.model.event import check_tenant
+from doubledecker.model.scopes import is_glob
 from doubledecker.model.subscriber import DEFAULT_NAME, Subscriber
 from doubledecker.model.token import Caller
 from doubledecker.store import pipeline, subscribers
@@ -25,7 +27,7 @@ from doubledecker.web import auditing, queue_bodies, shapes
 from doubledecker.web import body as bodies
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
-from doubledecker.web.receivers import ReceiverFinder
+from doubledecker.web.receivers import ReceiverFinder, check_covers, covers
 
 STATES = ("paused", "disabled", "failing")
 
@@ -85,9 +87,10 @@ class SubscriptionRoutes:
 
         A new one is signed, and one that was not is from then on; the secret is shown this once.
         """
+        subscribing.check_name(request.path_params["name"])
         name = _name(request, caller)
-        subscribing.check_name(name)
         asked = subscribing.parse_wanted(await self._body(request))
+        await self._check_portal(caller, name, asked.topics)
         await self._registry.subscriptions.check_room(caller.id, name, asked.topics)
         subscribing.checked(asked, guard=self._guard)
         offered = signing.make(clock.now_ms())
@@ -103,6 +106,7 @@ class SubscriptionRoutes:
         """Change some fields of a subscription; nothing that waits is lost."""
         name = _name(request, caller)
         asked = subscribing.parse_change(await self._body(request))
+        await self._check_portal(caller, name, asked.given.get("topics", ()))
         await self._registry.subscriptions.check_room(caller.id, name, asked.given.get("topics", ()))
         asked = subscribing.checked_change(asked, guard=self._guard)
         kept = await self._registry.subscriptions.change(caller.id, name, asked)
@@ -114,12 +118,16 @@ class SubscriptionRoutes:
         """A subscription of this client, with what waits for it and how it fares."""
         name = _name(request, caller)
         await self._registry.refresh()
-        return await self._show(await self._registry.subscriptions.find(caller.id, name), caller)
+        found = await self._registry.subscriptions.find(caller.id, name)
+        check_covers(caller, found)
+        return await self._show(found, caller)
 
     async def delete(self, request: Request, caller: Caller) -> Response:
         """Forget a subscription of this client and what waits for it."""
         name = _name(request, caller)
-        auditing.learn(request, target=(await self._registry.subscriptions.find(caller.id, name)).token)
+        found = await self._registry.subscriptions.find(caller.id, name)
+        check_covers(caller, found)
+        auditing.learn(request, target=found.token)
         await self._registry.subscriptions.delete(caller.id, name)
         return Response(status_code=204)
 
@@ -140,10 +148,27 @@ class SubscriptionRoutes:
         await self._registry.refresh()
         known = self._registry.snapshot
         own = known.subscribers.values() if caller.is_admin else known.subscriptions_of(caller.id)
+        tenant = caller.portal.tenant if caller.portal else query.get("tenant")
+        if tenant is not None:
+            own = [each for each in own if each.tenant == tenant and covers(caller, each)]
         rows = _page(await self._in_state(_fitting(own, query), query.get("state")), query)
         seen = await overview.look_at(self._partitions, rows)
         now_ms = clock.now_ms()
         return shapes.json([shapes.subscriber(row, caller, now_ms) for row in seen])
+
+    async def _check_portal(self, caller: Caller, name: str, topics: Sequence[str]) -> None:
+        """Raise unless a portal may have a subscription of this name, with these topics."""
+        if caller.portal is None:
+            return
+        await self._registry.refresh()
+        former = self._registry.snapshot.subscription(caller.id, name)
+        if former is not None:
+            check_covers(caller, former)
+        for topic in topics:
+            if is_glob(topic):
+                raise BadRequest(f"topics has the glob {topic[:80]!r}; with a portal token, name each topic")
+        caller.scopes.check_topics(topics, to="subscribe to")
+        await self._registry.topics.check_publisher(topics, client=caller.id)
 
     async def _in_state(self, some: list[Subscriber], state: str | None) -> list[Subscriber]:
         if state is None:
@@ -173,9 +198,13 @@ class SubscriptionRoutes:
 
 
 def _name(request: Request, caller: Caller) -> str:
+    """The name by which the registry has it; raises Forbidden for a tenant that is beyond the caller's limits."""
     require_client(caller)
-    name: str = request.path_params["name"]
-    return name
+    tenant = request.query_params.get("tenant", caller.portal.tenant if caller.portal else "")
+    if tenant:
+        check_tenant(tenant)
+        caller.scopes.check_tenants([tenant], to="manage")
+    return subscribing.name_for(tenant, request.path_params["name"])
 
 
 def _fitting(some: Iterable[Subscriber], query: QueryParams) -> list[Subscriber]:

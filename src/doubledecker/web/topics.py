@@ -39,7 +39,18 @@ class TopicRoutes:
         known = await self._listed.get(rows=await registry.count_topics(self._partitions.home))
         if caller.scopes.limits_events:
             known = _within(caller.scopes, known)
+        if caller.portal is not None:
+            known = self._published_by(caller.id, known)
         return known.answer(request.query_params)
+
+    def _published_by(self, client: str, known: EncodedRows) -> EncodedRows:
+        """The topics on which a client may publish, without what its customers need not know: who else may."""
+        found: list[TopicView] = []
+        for row in map(_ROW.decode, known.rows):
+            if client == row.publisher_id or client in row.publishers:
+                name = self._registry.snapshot.tokens[client].name
+                found.append(msgspec.structs.replace(row, publisher=name, publisher_id=client, publishers=[]))
+        return EncodedRows([row.name for row in found], list(map(msgspec.json.encode, found)))
 
     async def _look_at_all(self) -> EncodedRows:
         names: list[str] = []

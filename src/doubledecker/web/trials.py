@@ -25,6 +25,7 @@ from doubledecker.model.outcome import OutcomeKind
 from doubledecker.model.reserved import TEST
 from doubledecker.model.schema import Count, Shape, one_of
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.token import Caller
 from doubledecker.store.partitions import Partitions
 from doubledecker.web.pace import ClientPace
 
@@ -63,7 +64,7 @@ class Trials:
         self._under_way: Counter[str] = Counter()
         self._pace = ClientPace(partitions, "tests", "begun", "test events")
 
-    async def send(self, receiver: Subscriber, *, client: str) -> TrialAnswer:
+    async def send(self, receiver: Subscriber, *, caller: Caller) -> TrialAnswer:
         """Send one event now; raises TooManyAtOnce, TooOften or Overloaded when there is no room for that."""
         now_ms = clock.now_ms()
         made = AcceptedEvent(
@@ -75,7 +76,7 @@ class Trials:
         )
         line = event.encode(made)
         request = await formats.formatted(receiver.format, b"[%b]" % line, [line], have_urls=False)
-        async with self._place(client):
+        async with self._place(caller):
             try:
                 outcome = await self._dialer.attempt(receiver, request, message=made.id, kept_bytes=ANSWER_BYTES_KEPT)
             except OutOfDescriptors as error:
@@ -83,7 +84,7 @@ class Trials:
         _log.info(
             "subscriber.tested",
             subscriber=receiver.token,
-            client=client,
+            client=caller.id,
             outcome=outcome.kind.value,
             status=outcome.status,
             took_ms=outcome.took_ms,
@@ -102,15 +103,16 @@ class Trials:
         )
 
     @contextlib.asynccontextmanager
-    async def _place(self, client: str) -> AsyncIterator[None]:
+    async def _place(self, caller: Caller) -> AsyncIterator[None]:
         """A place among the tests under way, for a client that may begin one now."""
+        client = caller.share
         if self._under_way[client] >= CLIENT_TRIALS_MAX:
             raise TooManyAtOnce(f"{CLIENT_TRIALS_MAX} test events of this client are under way; wait for one to end")
         if self._under_way.total() >= TRIALS_MAX:
             raise Overloaded(f"{TRIALS_MAX} test events are under way; try again soon")
         self._under_way[client] += 1
         try:
-            await self._pace.pay(client, minute_max=MINUTE_TRIALS_MAX)
+            await self._pace.pay_by(caller, minute_max=MINUTE_TRIALS_MAX)
             yield
         finally:
             self._under_way[client] -= 1

@@ -143,12 +143,12 @@ async def _room(settings: Settings, replay: Replay, owner: str) -> TargetRoom:
 def _limits(known: Registry, replay: Replay, owner: str) -> tuple[Scopes, ...]:
     if owner and owner not in known.tokens:
         raise NotFound(f"the token of {owner!r}, who asked for this, was revoked")
-    clients = {owner}
+    limits = [known.scopes_of(owner)]
     if replay.target == "subscriber" and replay.name in known.subscribers:
-        clients.add(known.subscribers[replay.name].client)
+        limits.append(known.limits_of(replay.name, known.subscribers[replay.name].client))
     elif replay.target == "queue" and replay.name in known.queues:
-        clients.add(known.queues[replay.name].owner)
-    return tuple(scopes for each in clients if (scopes := known.scopes_of(each)).limits_events)
+        limits.append(known.scopes_of(known.queues[replay.name].owner))
+    return tuple(scopes for scopes in dict.fromkeys(limits) if scopes.limits_events)
 
 
 async def _check_publisher(bus: BusParts, replay: Replay) -> None:
