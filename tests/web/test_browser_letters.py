@@ -4,8 +4,8 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 
 from conftest import Topology
-from harness import a_bus
-from web.test_browser import LOOKS, SHOTS, Watched, a_chromium, fill, signed_in
+from harness import a_bus, an_event
+from web.test_browser import HOSTILE, LOOKS, SHOTS, Watched, a_chromium, fill, signed_in
 
 pytestmark = pytest.mark.slow
 
@@ -63,3 +63,31 @@ async def test_without_javascript_all_that_fit_are_purged(one: Topology):
             await page.get_by_text("9 of 9 dead letters are purged").wait_for()
 
             assert await page.get_by_role("row").count() == 0
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_an_event_is_found_followed_and_sent_again(one: Topology, look: str):
+    async with a_bus(one) as bus, a_chromium() as browser, signed_in(browser, bus, **LOOKS[look]) as watched:
+        await fill(bus)
+        secret = await bus.token("writer")
+        [id_] = await bus.publish(secret, [an_event(1, topic="mails", data={"note": HOSTILE})])
+        page = watched.page
+        await page.get_by_role("searchbox", name="Event id").fill("mails")
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/events?topic=mails")
+        wrong = await check(watched, f"{look}_events")
+        await page.get_by_role("searchbox", name="Event id").fill("sho")
+        await page.keyboard.press("Enter")
+        wrong |= await check(watched, f"{look}_search")
+        await page.get_by_role("searchbox", name="Event id").fill(id_)
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Copy as curl").wait_for()
+        wrong |= await check(watched, f"{look}_event")
+        await page.get_by_role("link", name="Send again").click()
+        wrong |= await check(watched, f"{look}_resend")
+        await page.get_by_label("Subscriber, or @ and a queue").fill("@jobs")
+        await page.get_by_role("button", name="Send 1 event").click()
+        await page.get_by_text("It waits for that receiver again").wait_for()
+
+    assert wrong == {}
+    assert watched.wrong == []

@@ -14,7 +14,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound, TopicOwned, TopicReserved
 from doubledecker.model import erasure as erasing
 from doubledecker.model import replay as replaying
-from doubledecker.model.erasure import ErasureAsked
+from doubledecker.model.erasure import Erasure, ErasureAsked
 from doubledecker.model.pipeline_job import PipelineJob
 from doubledecker.model.replay import Replay, ReplayAsked
 from doubledecker.model.reserved import is_reserved
@@ -25,6 +25,7 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 
 # The note of a job that nobody would carry out now.
+_LEFT_ALONE = frozenset({"cancelled", "failed"})
 NO_PIPELINE = "no pipeline runs on this bus; it waits for one: start it with `doubledecker pipeline run`"
 
 
@@ -126,6 +127,13 @@ class PipelineJobs:
         if run is not None and run.is_alive(clock.now_ms()):
             return list(found)
         return [structs.replace(each, note=NO_PIPELINE) if each.is_active else each for each in found]
+
+
+async def asked_erasures(home: Partition) -> list[Erasure]:
+    """What was erased, or is about to be: the journal may still have it."""
+    kept = await pipeline_jobs.read_all(home, ERASURES)
+    found = [msgspec.json.decode(each.asked, type=Erasure) for each in kept if each.state not in _LEFT_ALONE]
+    return [erasure for erasure in found if not erasure.dry_run]
 
 
 def _cancelled(now: PipelineJob, kind: str, now_ms: int) -> PipelineJob:

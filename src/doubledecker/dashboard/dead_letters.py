@@ -11,7 +11,7 @@ import msgspec
 from doubledecker.dashboard import figures
 from doubledecker.dashboard.bus_view import BusView
 from doubledecker.dashboard.listing import cut, is_meant
-from doubledecker.dashboard.pages import HOME, Visit, part
+from doubledecker.dashboard.pages import HOME, Visit, api_of, part
 from doubledecker.errors import BadRequest
 from doubledecker.model import token
 from doubledecker.model.dead_letter import FIELDS, REASONS
@@ -62,14 +62,14 @@ class DeadLetterPages:
         """The letters of one receiver that a filter means, the oldest first, and the jobs that work on them."""
         receiver = visit.path["receiver"]
         chosen, after = visit.given(*_FILTER), visit.given("after")
-        found = await visit.get(f"{_api(receiver)}/dead", {**chosen, **after, "limit": str(_ROWS)})
+        found = await visit.get(f"{api_of(receiver)}/dead", {**chosen, **after, "limit": str(_ROWS)})
         return {
             "receiver": receiver,
             "found": found,
             "chosen": chosen,
             "reasons": REASONS,
             "groups": await self._groups(visit, [receiver], link=True),
-            "jobs": await visit.get(f"{_api(receiver)}/dead/jobs"),
+            "jobs": await visit.get(f"{api_of(receiver)}/dead/jobs"),
             "query": urlencode(chosen),
             "said": _said(visit),
         }
@@ -77,7 +77,7 @@ class DeadLetterPages:
     async def look_at_letter(self, visit: Visit) -> Mapping[str, object]:
         """One letter: its event, what was answered last, and the attempts that carried it."""
         receiver = visit.path["receiver"]
-        letter = await visit.get(f"{_api(receiver)}/dead/{part(visit.path['id'])}")
+        letter = await visit.get(f"{api_of(receiver)}/dead/{part(visit.path['id'])}")
         event_id = letter["event"].get("id")
         tried: dict[str, Any] = {"attempts": [], "older": ""}
         if event_id:
@@ -105,19 +105,19 @@ class DeadLetterPages:
     async def ask_cancel(self, visit: Visit) -> Mapping[str, object]:
         """What is asked before a job is cancelled."""
         receiver = visit.path["receiver"]
-        return {"receiver": receiver, "job": await visit.get(f"{_api(receiver)}/dead/jobs/{part(visit.path['id'])}")}
+        return {"receiver": receiver, "job": await visit.get(f"{api_of(receiver)}/dead/jobs/{part(visit.path['id'])}")}
 
     async def cancel(self, visit: Visit, _form: Mapping[str, str]) -> str:
         """Cancel a job."""
         receiver = visit.path["receiver"]
-        await visit.send("DELETE", f"{_api(receiver)}/dead/jobs/{part(visit.path['id'])}")
+        await visit.send("DELETE", f"{api_of(receiver)}/dead/jobs/{part(visit.path['id'])}")
         return f"{DEAD}/{part(receiver)}"
 
     async def _ask(self, visit: Visit, action: str) -> Mapping[str, object]:
         """How many letters would be taken; of them a form has those that had died by now."""
         receiver = visit.path["receiver"]
         body = _body(visit.given(*_FILTER), visit.ids)
-        told = await visit.send("POST", f"{_api(receiver)}/dead/{action}", {**body, "dry_run": True})
+        told = await visit.send("POST", f"{api_of(receiver)}/dead/{action}", {**body, "dry_run": True})
         given = {name: str(value) for name, value in body.items() if name != "ids"}
         return {
             "receiver": receiver,
@@ -135,7 +135,7 @@ class DeadLetterPages:
         body = _body({name: form[name] for name in _FILTER if form.get(name)}, visit.ids)
         if rate := form.get("rate_per_s", "").strip():
             body["rate_per_s"] = _number(rate)
-        told = await visit.send("POST", f"{_api(receiver)}/dead/{action}", body)
+        told = await visit.send("POST", f"{api_of(receiver)}/dead/{action}", body)
         said = {} if "rate_per_s" in body else {_DID[action]: told["messages"], "of": told["count"]}
         return f"{DEAD}/{part(receiver)}" + (f"?{urlencode(said)}" if said else "")
 
@@ -167,11 +167,6 @@ class DeadLetterPages:
             for field, counts in counted.items()
             if counts
         }
-
-
-def _api(receiver: str) -> str:
-    """Where the API has a receiver."""
-    return f"/queues/{part(receiver[1:])}" if receiver.startswith("@") else f"/subscribers/{part(receiver)}"
 
 
 def _body(chosen: Mapping[str, str], ids: Sequence[str]) -> dict[str, Any]:

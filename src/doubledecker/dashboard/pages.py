@@ -16,6 +16,11 @@ def part(name: str) -> str:
     return quote(name, safe="@")
 
 
+def api_of(receiver: str) -> str:
+    """Where the API has a receiver."""
+    return f"/queues/{part(receiver[1:])}" if receiver.startswith("@") else f"/subscribers/{part(receiver)}"
+
+
 @dataclass(frozen=True)
 class ApiCall:
     """What a page asks of the API in its caller's name; the names in its path are quoted."""
@@ -71,6 +76,14 @@ class Visit:
     async def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Have the API do something in this caller's name."""
         return await self.ask(ApiCall(method, path, body=body))
+
+
+class Elsewhere(Exception):
+    """What was asked for is on another page."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
 
 
 Look = Callable[[Visit], Awaitable[Mapping[str, object]]]

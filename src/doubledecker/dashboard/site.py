@@ -12,11 +12,13 @@ import jinja2
 from doubledecker.dashboard import assets, drawing, figures
 from doubledecker.dashboard.bus_view import BusView
 from doubledecker.dashboard.dead_letters import DEAD, DeadLetterPages
+from doubledecker.dashboard.event_search import EventSearch, Ground
+from doubledecker.dashboard.events import EVENTS, EventPages
 from doubledecker.dashboard.overview import OverviewPage
 from doubledecker.dashboard.pages import HOME, DashboardPage, Visit, part
 from doubledecker.dashboard.receivers import QueuePages, SubscriberPages
 from doubledecker.dashboard.system import AuditPage, SystemPage
-from doubledecker.model.scopes import LOOKING, MANAGE, SEEING_QUEUES, SUBSCRIBING
+from doubledecker.model.scopes import LOOKING, MANAGE, REPLAY, SEARCH, SEEING_QUEUES, STREAM, SUBSCRIBING
 
 LIVE = "live_"
 
@@ -26,7 +28,7 @@ class _Rest(TypedDict):
     is_live: bool
 
 
-def pages(bus: BusView) -> list[DashboardPage]:
+def pages(bus: BusView, ground: Ground) -> list[DashboardPage]:
     """All of them, in the order of the navigation."""
     subscribers, queues = SubscriberPages(bus), QueuePages(bus)
     of_receivers, of_queues = f"{HOME}/subscribers", f"{HOME}/queues"
@@ -39,8 +41,23 @@ def pages(bus: BusView) -> list[DashboardPage]:
         DashboardPage(of_queues, "Queues", "queues.html", queues.look, "Queues", SEEING_QUEUES),
         DashboardPage(f"{of_queues}/{{queue}}", "Queue", "queue.html", queue, needs=SEEING_QUEUES),
         *_of_dead_letters(DeadLetterPages(bus)),
+        *_of_events(EventPages(bus, EventSearch(bus, ground))),
         DashboardPage(f"{HOME}/system", "System", "system.html", SystemPage(bus).look, "System"),
         DashboardPage(f"{HOME}/audit", "Audit", "audit.html", AuditPage().look, "Audit", is_live=False),
+    ]
+
+
+def _of_events(events: EventPages) -> list[DashboardPage]:
+    one = f"{EVENTS}/{{event}}"
+    seeing: _Rest = {"needs": (SEARCH, STREAM), "is_live": False}
+    resend, search = events.ask_resend, events.search
+    return [
+        DashboardPage(EVENTS, "Events", "events.html", events.look, "Events", **seeing),
+        DashboardPage(one, "Event", "event.html", events.look_at_one, **seeing),
+        DashboardPage(
+            f"{one}/resend", "Send again", "resend.html", resend, "", (REPLAY,), events.resend, is_live=False
+        ),
+        DashboardPage(f"{HOME}/search", "Search", "search.html", search, is_live=False),
     ]
 
 

@@ -52,7 +52,7 @@ async def look(
     attempts = await reads.find_far(ground, queries.attempts(id_, since=begin), reader=reader)
     seen = [each for partition in ground.bus.all for each in await locate.find(partition, id_)]
     kept = await pipeline_jobs.read_all(ground.bus.home, REPLAYS)
-    waiting, sent = [_row(each) for each in seen], await _replays(accepted, kept)
+    waiting, sent = [_row(each) for each in seen], await replays(accepted, kept)
     until = moment.to_text(attempts.until) if attempts.until else None
     return EventHistory(accepted, attempts.found, waiting, sent, until)
 
@@ -61,7 +61,7 @@ def _row(location: Location) -> Row:
     return {name: getattr(location, name) for name in ("kind", "name", "id", "attempts", "why", "replay")}
 
 
-async def _replays(accepted: Found, kept: Sequence[PipelineJob]) -> Found:
+async def replays(accepted: Found, kept: Sequence[PipelineJob]) -> Found:
     """The remembered replays that have sent it: by what was asked for, and how far they have come.
 
     `sent` is null when that is not known: a condition in Spark's own SQL is evaluated by Spark alone.

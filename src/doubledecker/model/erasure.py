@@ -18,6 +18,11 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True):
     topic: str = ""
     dry_run: bool = False
 
+    def means(self, topic: str, tenant: str, key: str, *, at_ms: int) -> bool:
+        """Whether an event that was accepted then is erased."""
+        is_named = self.tenant == tenant if self.tenant else self.key == key
+        return at_ms < self.before_ms and self.topic in {"", topic} and is_named
+
 
 class ErasureAsked(msgspec.Struct, forbid_unknown_fields=True):
     """All events of a tenant, or of a key (on one topic or on any), that are accepted until now."""

@@ -209,6 +209,11 @@ async def next_page(partition: Partition, *, after: str, count: int) -> Page[Kep
     return Page(_kept(found), _id(trimmed))
 
 
+async def page_back(partition: Partition, *, last: str, first: str = "-") -> Sequence[KeptEntry]:
+    """Some entries of the event journal from one id backwards, the newest first; none at its beginning."""
+    return _kept(await partition.run(_PAGE_BACK, last=last, first=first, count=_FIND_COUNT, bytes_max=_FIND_BYTES))
+
+
 async def find_events(partition: Partition, ids: Collection[str], *, from_ms: int, upto_ms: int) -> EventsFound:
     """Events with these ids that were accepted in that time, as far as a bounded look comes, from the newest on.
 
@@ -218,8 +223,7 @@ async def find_events(partition: Partition, ids: Collection[str], *, from_ms: in
     first, last = f"{from_ms}-0", f"{upto_ms}-{_LAST}"
     found: dict[tuple[str, str, str], FoundEvent] = {}
     for _ in range(_FIND_PAGES_MAX):
-        reply = await partition.run(_PAGE_BACK, last=last, first=first, count=_FIND_COUNT, bytes_max=_FIND_BYTES)
-        some = _kept(reply)
+        some = await page_back(partition, last=last, first=first)
         if not some:
             return EventsFound(list(found.values()), is_whole=True)
         # In a thread: inflating a megabyte takes some milliseconds.

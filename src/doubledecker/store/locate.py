@@ -37,12 +37,19 @@ class Location:
 
 async def find(partition: Partition, id_: str) -> list[Location]:
     """Everywhere in this partition that an event is."""
-    found = [each async for each in _in_batches(partition, id_)]
+    return [each async for each in each_place(partition, id_)]
+
+
+async def each_place(partition: Partition, id_: str) -> AsyncIterator[Location]:
+    """The same, one after the other, for whoever may not wait for the end."""
+    async for found in _in_batches(partition, id_):
+        yield found
     for name in sorted(await queue_contents.names_held(partition)):
-        found += [each async for each in _in_queue(partition, name, id_)]
+        async for found in _in_queue(partition, name, id_):
+            yield found
     for receiver in sorted(await dead_letters.sizes(partition)):
-        found += [each async for each in _in_letters(partition, receiver, id_)]
-    return found
+        async for found in _in_letters(partition, receiver, id_):
+            yield found
 
 
 async def _in_letters(partition: Partition, receiver: str, id_: str) -> AsyncIterator[Location]:

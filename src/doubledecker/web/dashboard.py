@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope
 
 from doubledecker import __version__, clock
 from doubledecker.dashboard import assets
-from doubledecker.dashboard.pages import HOME, ApiCall, DashboardPage, Visit
+from doubledecker.dashboard.pages import HOME, ApiCall, DashboardPage, Elsewhere, Visit
 from doubledecker.dashboard.site import Renderer
 from doubledecker.errors import BadRequest, BusAway, DoubledeckerError, NotFound, Refused
 from doubledecker.model.token import Caller
@@ -104,6 +104,8 @@ class Dashboard:
         request = Request(scope, receive)
         try:
             answer = await self._answer(request, behind)
+        except Elsewhere as there:
+            answer = _redirect(there.path)
         except SignInRefused as error:
             answer = self._login_page(request, wrong=error.detail, status=error.status)
         except Refused as error:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from doubledecker import clock, log
+from doubledecker.bus.pipeline_jobs import asked_erasures
 from doubledecker.bus.resending import Resender
 from doubledecker.errors import BadRequest, Conflict, LakeUnfit, NotFound, ReadTooLarge
 from doubledecker.model import cloud_event, moment, reserved, schema, uid
@@ -24,9 +25,8 @@ from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, Ac
 from doubledecker.model.schema import Shape, matching
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import ROOT_NAME, Caller
-from doubledecker.store import attempts, journal, pipeline_jobs
+from doubledecker.store import attempts, journal
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.pipeline_jobs import ERASURES
 from doubledecker.web import auditing, publishing, shapes
 from doubledecker.web import body as bodies
 from doubledecker.web.attempt_log import AttemptLog
@@ -35,7 +35,6 @@ from doubledecker.web.receivers import ChosenReceiver, ReceiverFinder
 from doubledecker.web.turns import ClientLocks
 
 # Erasures that came to nothing.
-_ENDED = frozenset({"cancelled", "failed"})
 # An id that tells its time was made before the event was written, by the clock of another machine.
 _BEFORE_MS, _AFTER_MS = 5_000, 60_000
 # First only the time around is looked through: what others published before and after would end a bounded look.
@@ -136,7 +135,7 @@ class ResendRoutes:
         receiver = chosen.pushed
         key = publishing.idempotency_key(request.scope)
         async with self._reads.of(caller.id):
-            erasures = await self._erasures()
+            erasures = await asked_erasures(self._partitions.home)
             found: list[_Past] = []
             ids: Sequence[str] = ()
             kept = _Kept()
@@ -230,12 +229,6 @@ class ResendRoutes:
         kinds = await self._resender.gets(receiver, [(past.event.kind, past.publisher) for past in some])
         return [past for past in some if (past.event.kind, past.publisher) in kinds]
 
-    async def _erasures(self) -> list[Erasure]:
-        """What was erased, or is about to be."""
-        kept = await pipeline_jobs.read_all(self._partitions.home, ERASURES)
-        erasures = [msgspec.json.decode(each.asked, type=Erasure) for each in kept if each.state not in _ENDED]
-        return [erasure for erasure in erasures if not erasure.dry_run]
-
     async def _landed(self, ids: Sequence[str], wanted: _Wanted) -> list[_Past]:
         ground = await self._log.ground()
         if ground is None:
@@ -312,12 +305,7 @@ def _is_asked(event: AcceptedEvent, asked: ResendBody) -> bool:
 
 
 def _is_erased(event: AcceptedEvent, at_ms: int, erasures: Sequence[Erasure]) -> bool:
-    return any(
-        at_ms < each.before_ms
-        and each.topic in {"", event.topic}
-        and (each.tenant == event.tenant if each.tenant else each.key == event.key)
-        for each in erasures
-    )
+    return any(each.means(event.topic, event.tenant, event.key, at_ms=at_ms) for each in erasures)
 
 
 def _may_see(past: _Past, client: str) -> bool:

@@ -80,7 +80,7 @@ class ApiRoute:
 
 
 # What may have a slash in its name: the id of a subscription is `<client>/<name>`.
-_WITH_SLASH = {"subscriber", "receiver"}
+_WITH_SLASH = {"subscriber", "receiver", "event"}
 
 ByMethod = Mapping[str, ApiRoute]
 

@@ -313,8 +313,9 @@ def _default_scopes(settings: Settings) -> Scopes:
 
 def _dashboard(settings: Settings, bus: BusParts, authenticator: Authenticator, body: BodyLimits) -> Dashboard:
     tries = ClientPace(bus.partitions, "signin", "tried to sign in", "times")
+    attempt_log = AttemptLog(bus.partitions, lake=settings.lake)
     return Dashboard(
-        site.pages(BusView(bus.partitions, bus.registry, bus.headroom.rules)),
+        site.pages(BusView(bus.partitions, bus.registry, bus.headroom.rules), attempt_log.ground),
         Sessions(bus.partitions, authenticator, tries, proxies=settings.proxies),
         Viewers(),
         replace(body, bytes_max=FORM_BYTES_MAX),
