@@ -84,3 +84,12 @@ def test_commands_read_the_file_of_the_working_directory(tmp_path: Path):
 
     assert ended.returncode == 1
     assert "doubledecker.toml: DOUBLEDECKER_PARTITIONS is 0; the least is 1" in ended.stderr
+
+
+def test_help_is_there_beside_a_file_that_cannot_be_used(tmp_path: Path):
+    (tmp_path / settings_file.NAME).write_text("port =")
+    command = [sys.executable, "-m", "doubledecker", "web", "--help"]
+
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -25,8 +25,10 @@ from doubledecker.model.quota import Quotas
 _log = log.get("settings")
 
 PREFIX = "DOUBLEDECKER_"
-# The variables with our prefix that are no settings: the file that has some.
-_NO_SETTINGS = frozenset({PREFIX + "SETTINGS"})
+# Why the file of settings cannot be used, for whoever reads them: commands that need none work all the same.
+FILE_INVALID = PREFIX + "SETTINGS_INVALID"
+# The variables with our prefix that are no settings: the file that has some, and what is wrong with it.
+_NO_SETTINGS = frozenset({PREFIX + "SETTINGS", FILE_INVALID})
 # Routemaster's names, where they differ from ours by more than the prefix.
 ALIASES = {
     "root_key": "ROUTEMASTER_ROOT_KEY",
@@ -359,6 +361,8 @@ _MOST = {
 
 def read(environment: Mapping[str, str]) -> Settings:
     """Settings from environment variables; an unknown DOUBLEDECKER_ name is an error, since it is likely a typo."""
+    if FILE_INVALID in environment:
+        raise SettingInvalid(environment[FILE_INVALID])
     variables = _variables(environment)
     known = {field.name: field.default for field in fields(Settings)}
     try:

@@ -34,7 +34,7 @@ from doubledecker.cli.shell import Sections, completion
 from doubledecker.cli.simulate.simulate import simulate
 from doubledecker.cli.streams import listen as _listen
 from doubledecker.cli.streams import tail as _tail
-from doubledecker.errors import BusAway, DoubledeckerError, Refused
+from doubledecker.errors import BusAway, DoubledeckerError, Refused, SettingInvalid
 
 if TYPE_CHECKING:
     from doubledecker.client.bus import AttemptOptions, Publication
@@ -431,9 +431,13 @@ def main() -> None:
 
 def _load_settings_file() -> None:
     if "DOUBLEDECKER_SETTINGS" in os.environ or Path("doubledecker.toml").is_file():
-        from doubledecker.assembly import settings_file  # noqa: PLC0415 - the settings are slow to import
+        from doubledecker.assembly import settings, settings_file  # noqa: PLC0415 - the settings are slow to import
 
-        settings_file.load(os.environ, Path.cwd())
+        try:
+            settings_file.load(os.environ, Path.cwd())
+        except SettingInvalid as error:
+            # What reads settings fails with it; help does not, and `doctor` shows it among what it finds.
+            os.environ[settings.FILE_INVALID] = str(error)
 
 
 def _fail(error: DoubledeckerError | str, code: int) -> None:
