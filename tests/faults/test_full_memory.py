@@ -116,6 +116,6 @@ async def test_a_worker_lives_and_retries_while_memory_is_full(data_dir: Path):
 def test_only_what_takes_something_in_is_refused_when_memory_is_full():
     first_lines = {name: scripts.load(name).text.splitlines()[0] for name in scripts.all_names()}
 
-    takes_in = {"event_publish", "idempotency_claim", "topic_claim"}
+    takes_in = {"event_publish", "idempotency_claim", "topic_claim", "topic_save"}
     expected = {name: "#!lua" if name in takes_in else "#!lua flags=allow-oom" for name in first_lines}
     assert first_lines == expected

@@ -588,7 +588,7 @@ def test_the_page_names_every_key_of_the_scripts():
     from doubledecker.store import scripts
 
     def shape(pattern: str) -> str:
-        return re.sub(r"<\w+>|\{\w+\}", "*", pattern)
+        return re.sub(r"@?<\w+>|@?\{\w+\}", "*", pattern)
 
     declared = {
         shape(template)

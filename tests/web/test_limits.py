@@ -269,7 +269,9 @@ REFUSED = [
     ("client", "GET", "/api_tokens", None, 403),
     ("client", "POST", "/api_tokens", {"name": "new"}, 403),
     ("client", "DELETE", "/api_tokens/SELF", None, 403),
-    ("client", "PUT", "/topics/mine", EVENT, 405),
+    ("client", "PUT", "/topics/mine", EVENT, 400),
+    ("client", "PUT", "/topics/taken", {"description": "Mine"}, 403),
+    ("client", "PUT", "/events", EVENT, 405),
     ("client", "POST", "/nothing", EVENT, 404),
 ]
 
