@@ -40,6 +40,15 @@ def test_a_token_is_made_listed_and_revoked(bus: Up):
     assert id_ not in ids(bus)
 
 
+def test_a_portal_token_is_printed_and_has_its_tenants_subscriptions(bus: Up):
+    by = ("--bus", bus.url, "--data", str(bus.data))
+    made = token(bus, "portal", "acme", "--token", a_secret(bus, "portals"), "--expires-in", "60")
+    listed = run("subscription", "list", "--json", "--token", made.stdout.strip(), *by)
+
+    assert made.stderr.startswith("For the subscriptions of tenant acme of portals-")
+    assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
+
+
 def test_what_a_token_may_do_is_given_shown_and_changed(bus: Up):
     limits = ("--action", "publish", "--action", "stream", "--topic", "o*", "--tenant", "acme")
     made = token(bus, "create", "scoped", *limits, "--description", "Why", "--expires-in", "3600")

@@ -80,6 +80,7 @@ ROWS: Mapping[str, Row] = {
     "tail": Row("--count 1 --from earliest *:{queue}:*", prints=True),
     "token create": Row("shop"),
     "token list": Row(prints=True),
+    "token portal": Row("acme --token x"),
     "token revoke": Row("none"),
     "token rotate": Row("none"),
     "token update": Row("none --description text"),

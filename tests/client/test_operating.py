@@ -62,6 +62,23 @@ async def test_tokens_are_made_listed_rotated_and_revoked(one: Topology):
             await root.rotate_token(made.id)
 
 
+async def test_a_portal_token_manages_the_subscriptions_of_its_tenant(one: Topology):
+    async with a_bus(one, workers=0) as bus, AsyncBus(bus.url, await bus.token("shop")) as shop:
+        await shop.publish("orders", "paid")
+        portal = await shop.portal_token("acme", expires_in_s=60, topics=["orders"])
+        async with AsyncBus(bus.url, portal.token) as acme:
+            await acme.put_subscription("billing", ["orders"], "https://acme.example/hook")
+            paused = await acme.pause("billing")
+            with pytest.raises(Forbidden):
+                await acme.publish("orders", "paid")
+        [seen] = await shop.subscriptions(tenant="acme")
+        await shop.delete_subscription("billing", tenant="acme")
+
+        assert (seen.name, seen.tenant, seen.paused) == ("billing", "acme", True)
+        assert paused.receiver == seen.subscriber
+        assert portal.token not in repr(portal)
+
+
 async def test_only_root_makes_tokens(one: Topology):
     async with a_bus(one, workers=0) as bus, AsyncBus(bus.url, await bus.token("shop")) as shop:
         with pytest.raises(Forbidden):

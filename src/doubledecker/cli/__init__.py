@@ -172,7 +172,7 @@ def _pipeline_status(url: str | None, data: Path | None, *, as_json: bool) -> No
 
 @cli.group()
 def token() -> None:
-    """Make, list, update, rotate and revoke the tokens of clients."""
+    """Make, list, update, rotate and revoke tokens."""
 
 
 @token.command()
@@ -196,6 +196,31 @@ def update(id: str, bus: str | None, data: Path | None, *, unlimited: bool, aske
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
     clients.update_token(bus, data, id, asked, is_unlimited=unlimited)
+
+
+@token.command()
+@click.argument("tenant")
+@click.option("--topic", "topics", multiple=True, help="Only this of the client's topics; may be repeated")
+@click.option(
+    "--expires-in",
+    "expires_in_s",
+    type=click.IntRange(1, 86_400),
+    default=3_600,
+    show_default=True,
+    metavar="S",
+    help="Seconds until it ends",
+)
+@click.option("--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="The client's  [env: BUS_TOKEN]")
+@_as_root
+def portal(
+    tenant: str, topics: tuple[str, ...], expires_in_s: int, secret: str | None, bus: str | None, data: Path | None
+) -> None:
+    """Print a token for the subscriptions of TENANT alone."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    if not secret:
+        raise click.UsageError("say for which client with --token; make one with `doubledecker token create NAME`")
+    clients.portal_token(bus, data, secret, tenant, topics=topics, expires_in_s=expires_in_s)
 
 
 @token.command("list")

@@ -86,6 +86,17 @@ def revoke_token(bus: str | None, data: Path | None, id_: str, consent: Consent)
     click.echo(f"Revoked {id_}", err=True)
 
 
+def portal_token(
+    bus: str | None, data: Path | None, secret: str, tenant: str, *, topics: tuple[str, ...], expires_in_s: int
+) -> None:
+    """Print a token for one tenant's own subscriptions."""
+    with folder.connected(bus, data, secret) as remote:
+        made = remote.portal_token(tenant, expires_in_s=expires_in_s, topics=topics or None)
+    until = words.moment(made.expires_at)
+    click.echo(f"For the subscriptions of tenant {made.tenant} of {made.client}, until {until}:", err=True)
+    click.echo(made.token)
+
+
 def parse_payload(text: str) -> msgspec.Raw:
     """The data of an event as it was typed; raises a usage error when it is not JSON."""
     try:

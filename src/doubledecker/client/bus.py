@@ -21,6 +21,7 @@ from doubledecker.client.views import (
     FilterView,
     IssuedSecret,
     IssuedToken,
+    PortalToken,
     QueueView,
     ReceiverView,
     ResentEvents,
@@ -135,6 +136,7 @@ class SubscriptionListOptions(TypedDict, total=False):
     """Which subscriptions are listed; docs/http-api.md describes them. `after` needs a `limit`."""
 
     topic: str
+    tenant: str
     state: Literal["paused", "disabled", "failing"]
     host: str
     limit: int
@@ -231,27 +233,36 @@ class AsyncBus:
         """The subscriptions of this client, or all of them for root, by id; those alone that are asked for."""
         return await self._calls.ask("GET", path("subscriptions", **options), kind=list[SubscriptionView])
 
-    async def subscription(self, name: str) -> SubscriptionView:
-        """One subscription of this client, by its name."""
-        return await self._calls.ask("GET", path("subscriptions", name), kind=SubscriptionView)
+    async def subscription(self, name: str, *, tenant: str | None = None) -> SubscriptionView:
+        """One subscription of this client, by its name; those for one tenant have names of their own."""
+        return await self._calls.ask("GET", path("subscriptions", name, tenant=tenant), kind=SubscriptionView)
 
     async def put_subscription(
-        self, name: str, topics: Sequence[str], callback: str, **options: Unpack[SubscriptionOptions]
+        self,
+        name: str,
+        topics: Sequence[str],
+        callback: str,
+        *,
+        tenant: str | None = None,
+        **options: Unpack[SubscriptionOptions],
     ) -> SubscriptionView:
         """Create or replace a subscription of this client. A new one has its signing secret in the answer, this once.
 
-        Asked once, since the answer to a repeat would not have it.
+        With a tenant it gets the events of that tenant alone. Asked once, since the answer to a repeat would not have
+        the secret.
         """
         body = {"topics": listed(topics), "callback": callback, **options}
-        return decode(await self._calls.once("PUT", path("subscriptions", name), body), SubscriptionView)
+        answer = await self._calls.once("PUT", path("subscriptions", name, tenant=tenant), body)
+        return decode(answer, SubscriptionView)
 
-    async def change_subscription(self, name: str, /, **changes: object) -> SubscriptionView:
+    async def change_subscription(self, name: str, tenant: str | None = None, /, **changes: object) -> SubscriptionView:
         """Change fields of a subscription: those of `put_subscription`; None gives one its default."""
-        return await self._calls.ask("PATCH", path("subscriptions", name), changes, kind=SubscriptionView)
+        at = path("subscriptions", name, tenant=tenant)
+        return await self._calls.ask("PATCH", at, changes, kind=SubscriptionView)
 
-    async def delete_subscription(self, name: str) -> None:
+    async def delete_subscription(self, name: str, *, tenant: str | None = None) -> None:
         """End a subscription of this client and delete its waiting events."""
-        await self._calls.ask("DELETE", path("subscriptions", name), kind=type(None))
+        await self._calls.ask("DELETE", path("subscriptions", name, tenant=tenant), kind=type(None))
 
     async def give_subscription(self, subscriber: str, to: str) -> None:
         """Make the client with the token id `to` the owner of a subscription, given by its id, as root or an admin."""
@@ -424,6 +435,14 @@ class AsyncBus:
     async def revoke_token(self, id: str) -> None:  # noqa: A002
         """Forget a client, as root; its subscription ends with it. An id that is not known is no error."""
         await self._calls.ask("DELETE", path("api_tokens", id), kind=type(None))
+
+    async def portal_token(
+        self, tenant: str, *, expires_in_s: int | None = None, topics: Sequence[str] | None = None
+    ) -> PortalToken:
+        """A token for a customer, for the subscriptions of its tenant alone; it lasts an hour if None is given."""
+        names = None if topics is None else listed(topics)
+        body = given({"tenant": tenant, "expires_in_s": expires_in_s, "topics": names})
+        return await self._calls.ask("POST", path("portal_tokens"), body, kind=PortalToken)
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name; the same object each time."""

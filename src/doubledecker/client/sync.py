@@ -257,6 +257,7 @@ class Bus(_Plain[AsyncBus]):
     update_token = _waits(AsyncBus.update_token)
     rotate_token = _waits(AsyncBus.rotate_token)
     revoke_token = _waits(AsyncBus.revoke_token)
+    portal_token = _waits(AsyncBus.portal_token)
     queues = _waits(AsyncBus.queues)
     is_ready = _waits(AsyncBus.is_ready)
     request = _waits(AsyncBus.request)

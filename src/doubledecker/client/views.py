@@ -173,6 +173,19 @@ class IssuedToken(msgspec.Struct, frozen=True):
         return f"<IssuedToken {self.id}>"
 
 
+class PortalToken(msgspec.Struct, frozen=True):
+    """A token for the subscriptions of one tenant of a client; the bus keeps it nowhere."""
+
+    token: str
+    client: str
+    tenant: str
+    expires_at: int
+    topics: list[str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<PortalToken {self.client}/{self.tenant}>"
+
+
 class Topic(msgspec.Struct, frozen=True):
     """A topic: the name and the id of its owner, how many events it had, and the ids of who else may publish there."""
 
@@ -221,6 +234,8 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     # A bus of before has one subscription a client.
     name: str = "default"
     client: str = ""
+    # The one whose events alone it gets; None for all.
+    tenant: str | None = None
     secret: str | None = None
 
 
