@@ -41,6 +41,7 @@ def a_server(status: int, body: bytes) -> Iterator[str]:
         (404, b"<html>", 4, "answered 404, not as a bus does"),
         (503, b'{"detail": "Redis is away"}', 3, "cannot do this now: Redis is away; try again, or look at its log\n"),
         (401, b"{}", 4, "does not know this key; pass the right one, or another --bus\n"),
+        (401, b'{"detail": "this token expired at noon"}', 4, "this token expired at noon\n"),
     ],
 )
 def test_an_answer_that_is_none_is_one_line_that_says_what_to_do(status: int, body: bytes, exit_code: int, said: str):

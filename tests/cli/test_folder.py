@@ -33,6 +33,18 @@ def test_an_open_folder_is_closed_at_the_first_up_if_it_holds_what_was_prepared_
     assert mode(data) == 0o700
 
 
+def test_a_bus_of_the_demo_is_found_where_no_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (".data", ".demo"):
+        Path(name).mkdir()
+    alone = folder.default()
+    Path(".demo", folder.REDIS_URL).touch()
+    of_demo = folder.default()
+    Path(".data", folder.REDIS_URL).touch()
+
+    assert (alone, of_demo, folder.default()) == (Path(".data"), Path(".demo"), Path(".data"))
+
+
 # Nothing is dialled; if something were, it would find nobody there.
 NOWHERE = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "none"}
 

@@ -159,7 +159,9 @@ def _package(folder: Path) -> None:
 
 @_pipeline.command("status")
 @click.option("--url", metavar="REDIS_URL", help="The bus's Redis  [default: DOUBLEDECKER_REDIS_URL]")
-@click.option("--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]")
+@click.option(
+    "--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data or .demo, where one runs]"
+)
 @_json
 def _pipeline_status(url: str | None, data: Path | None, *, as_json: bool) -> None:
     """Show the rows, the lag and the table of each step."""

@@ -29,7 +29,8 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway, LakeUnfit, Refused, SettingInvalid
 from doubledecker.store import machine
 
-DEFAULT = Path(".data")
+# That of `up`, and that of `make demo`.
+_FOLDERS = (Path(".data"), Path(".demo"))
 ROOT_KEY = "root.key"
 REDIS_URL = "redis.url"
 BUS_URL = "bus.url"
@@ -94,6 +95,11 @@ def announced(folder: Path, name: str, url: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
+def default() -> Path:
+    """The folder of a command that is told none: `.data`, or that of the demo when only there a bus runs."""
+    return next((each for each in _FOLDERS if (each / REDIS_URL).exists()), _FOLDERS[0])
+
+
 def find_bus(folder: Path | None) -> str | None:
     """The address of the bus that runs on a folder; None when none runs on the default one, and none was named."""
     return _announced(folder, BUS_URL)
@@ -110,9 +116,9 @@ def find(settings: Settings, folder: Path | None, *, is_url_set: bool) -> Settin
 def locate(folder: Path | None, lake: str | None) -> tuple[Settings, str]:
     """Settings that lead to the bus of a folder, or of the environment, and where its lake is."""
     given = reading.read(os.environ)
-    root = lake or given.lake or str((folder or DEFAULT) / LAKE)
+    root = lake or given.lake or str((folder or default()) / LAKE)
     found = find(given, folder, is_url_set=given.redis_url != Settings.redis_url)
-    found = replace(found, spark_conf=spark_conf.read(folder or DEFAULT, found.spark_conf))
+    found = replace(found, spark_conf=spark_conf.read(folder or default(), found.spark_conf))
     # Resolved: Spark compares the lake's path with those of its files, which are.
     return found, root if "://" in root else str(Path(root).resolve())
 
@@ -144,7 +150,7 @@ def has_lake(root: str) -> bool:
 def _announced(folder: Path | None, name: str) -> str | None:
     """What a running `up` has written to a folder; raises BusAway when none runs on one that was named."""
     try:
-        return ((folder or DEFAULT) / name).read_text().strip()
+        return ((folder or default()) / name).read_text().strip()
     except OSError as error:
         if folder is None:
             return None
@@ -171,7 +177,7 @@ def address_of(bus: str | None, data: Path | None, secret: str | None) -> Addres
 
 def _address_of(bus: str | None, data: Path | None, secret: str | None, *, remedy: str = "") -> Address:
     where = bus or find_bus(data) or DEFAULT_URL
-    key = secret or reading.read(os.environ).root_key or read_root_key(data or DEFAULT, remedy=remedy)
+    key = secret or reading.read(os.environ).root_key or read_root_key(data or default(), remedy=remedy)
     return Address(where, key)
 
 
@@ -206,6 +212,8 @@ def explained(url: str) -> Iterator[None]:
     try:
         yield
     except client.Unauthenticated as error:
+        if "expired" in error.detail:
+            raise Refused(error.detail) from error
         raise Refused(f"the bus at {url} does not know this key; pass the right one, or another --bus") from error
     except client.Refused as error:
         raise Refused(_in_commands(error.detail)) from error

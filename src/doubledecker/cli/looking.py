@@ -7,7 +7,9 @@ import click
 from doubledecker.cli import options
 
 _in_folder = click.option(
-    "--data", type=options.FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]"
+    "--data",
+    type=options.FOLDER,
+    help="Folder of a running `doubledecker up`  [default: .data or .demo, where one runs]",
 )
 _at_redis = click.option("--url", metavar="REDIS_URL", help="The bus's Redis  [default: DOUBLEDECKER_REDIS_URL]")
 

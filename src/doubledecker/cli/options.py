@@ -19,13 +19,13 @@ _F = TypeVar("_F", bound=Callable[..., object])
 FOLDER = click.Path(file_okay=False, path_type=Path)
 # Not DOUBLEDECKER_…: those are settings of the bus, and an unknown one is an error.
 at_bus = click.option(
-    "--bus", envvar="BUS_URL", metavar="URL", help="Where the bus is  [env: BUS_URL; default: of .data]"
+    "--bus", envvar="BUS_URL", metavar="URL", help="Where the bus is  [env: BUS_URL; default: of .data or .demo]"
 )
 _at_any_bus = click.option(
     "--bus", envvar="BUS_URL", metavar="URL", help="Where the bus is  [env: BUS_URL; default: that of --data]"
 )
 _in_any_folder = click.option(
-    "--data", type=FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]"
+    "--data", type=FOLDER, help="Folder of a running `doubledecker up`  [default: .data or .demo, where one runs]"
 )
 with_secret = click.option(
     "--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="Who asks  [env: BUS_TOKEN; default: root]"

@@ -96,7 +96,7 @@ def _read_sources(settings: Settings, data: Path | None) -> "Sources":
     """What a setting names, else what is in the data folder, else none."""
     from doubledecker.pipeline.sources import config  # noqa: PLC0415 - what Spark needs is slow to import, and may not be there
 
-    beside = (data or folder.DEFAULT) / folder.SOURCES
+    beside = (data or folder.default()) / folder.SOURCES
     named = settings.sources or (str(beside) if beside.exists() else "")
     return config.read(Path(named)) if named else config.Sources()
 

@@ -27,7 +27,7 @@ def doctor(*, bus: str | None, data: Path | None, secret: str | None, with_pipel
         *servers.check(settings, data, clock.now_ms),
         *machine.check_spark(os.environ, is_needed=with_pipeline),
         machine.check_port(settings),
-        machine.check_disk(data or folder.DEFAULT),
+        machine.check_disk(data or folder.default()),
         machine.check_certificates(settings),
         machine.check_descriptors(settings),
         round_trip.check(bus, data, secret),

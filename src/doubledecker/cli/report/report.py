@@ -219,7 +219,7 @@ def find(data: Path | None, lake: str | None) -> str:
     """Where the lake is; raises when there is none, or nothing to read it with."""
     if importlib.util.find_spec("deltalake") is None:
         raise SparkUnfit("deltalake is not installed; get it with: pip install 'doubledecker[lake]'")
-    root = lake or reading.read(os.environ).lake or str((data or folder.DEFAULT) / folder.LAKE)
+    root = lake or reading.read(os.environ).lake or str((data or folder.default()) / folder.LAKE)
     if not folder.has_lake(root):
         where = "pass its --lake, or --data of `doubledecker up`, or make one with `doubledecker pipeline run`"
         raise LakeUnfit(f"there is no lake at {root}; {where}")
