@@ -4,8 +4,13 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 
 from conftest import Topology
-from harness import a_bus, an_event
+from doubledecker import clock
+from doubledecker.model.step import RunReport, StepReport
+from doubledecker.store import pipeline
+from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
+from harness import TestBus, a_bus, an_event
 from web.test_browser import HOSTILE, LOOKS, SHOTS, Watched, a_chromium, fill, signed_in
+from web.test_dashboard_pipeline import count
 
 pytestmark = pytest.mark.slow
 
@@ -91,3 +96,48 @@ async def test_an_event_is_found_followed_and_sent_again(one: Topology, look: st
 
     assert wrong == {}
     assert watched.wrong == []
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_a_replay_is_asked_for_and_an_erasure_is_typed(one: Topology, look: str):
+    async with a_bus(one) as bus, a_chromium() as browser, signed_in(browser, bus, **LOOKS[look]) as watched:
+        await fill(bus)
+        await run_a_pipeline(bus)
+        page = watched.page
+        await page.get_by_role("navigation", name="Pages").get_by_role("link", name="Pipeline").click()
+        wrong = await check(watched, f"{look}_pipeline")
+        await page.get_by_role("link", name="Replay events").click()
+        wrong |= await check(watched, f"{look}_replay_ask")
+        await page.get_by_label("To a").select_option("queue")
+        await page.get_by_label("Its id or name").fill("jobs")
+        await page.get_by_role("button", name="Count them").click()
+        await count(bus, REPLAYS, page.url)
+        # The page shows by itself that it is counted.
+        await page.get_by_role("button", name="Send 7 events again").click()
+        await page.get_by_role("button", name="Cancel").wait_for()
+        wrong |= await check(watched, f"{look}_replay")
+        await page.goto(f"{bus.url}/dashboard/pipeline/erase")
+        wrong |= await check(watched, f"{look}_erase_ask")
+        await page.get_by_label("Of the tenant").fill("t1")
+        await page.get_by_role("button", name="Count them").click()
+        await count(bus, ERASURES, page.url)
+        await page.reload()
+        wrong |= await check(watched, f"{look}_erasure")
+        await page.get_by_label("Type t1 to confirm").fill("t1")
+        await page.get_by_role("button", name="Erase 7 events for good").click()
+        await page.get_by_role("heading", name="Erasure", exact=False).wait_for()
+
+    assert wrong == {}
+    assert watched.wrong == []
+
+
+async def run_a_pipeline(bus: TestBus) -> None:
+    """Reports as those of a pipeline that has landed something."""
+    now_ms = clock.now_ms()
+    await pipeline.report_run(bus.partitions.home, RunReport("running", at=now_ms, began_at=now_ms, master="local[2]"))
+    landed = {"rows": 554_400, "rows_last": 900, "took_ms": 310, "table_rows": 554_400, "table_files": 30}
+    for name in ("events", "attempts"):
+        report = StepReport("working", at=now_ms, table_bytes=91_000_000, **landed)
+        await pipeline.report_step(bus.partitions.home, name, report)
+    failing = StepReport("failing", at=now_ms, error=HOSTILE, refused=3)
+    await pipeline.report_step(bus.partitions.home, "source:shop", failing)

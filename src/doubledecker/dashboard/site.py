@@ -16,9 +16,10 @@ from doubledecker.dashboard.event_search import EventSearch, Ground
 from doubledecker.dashboard.events import EVENTS, EventPages
 from doubledecker.dashboard.overview import OverviewPage
 from doubledecker.dashboard.pages import HOME, DashboardPage, Visit, part
+from doubledecker.dashboard.pipeline import PIPELINE, PipelinePages
 from doubledecker.dashboard.receivers import QueuePages, SubscriberPages
 from doubledecker.dashboard.system import AuditPage, SystemPage
-from doubledecker.model.scopes import LOOKING, MANAGE, REPLAY, SEARCH, SEEING_QUEUES, STREAM, SUBSCRIBING
+from doubledecker.model.scopes import ADMIN, LOOKING, MANAGE, REPLAY, SEARCH, SEEING_QUEUES, STREAM, SUBSCRIBING
 
 LIVE = "live_"
 
@@ -42,8 +43,24 @@ def pages(bus: BusView, ground: Ground) -> list[DashboardPage]:
         DashboardPage(f"{of_queues}/{{queue}}", "Queue", "queue.html", queue, needs=SEEING_QUEUES),
         *_of_dead_letters(DeadLetterPages(bus)),
         *_of_events(EventPages(bus, EventSearch(bus, ground))),
+        *_of_pipeline(PipelinePages(bus)),
         DashboardPage(f"{HOME}/system", "System", "system.html", SystemPage(bus).look, "System"),
         DashboardPage(f"{HOME}/audit", "Audit", "audit.html", AuditPage().look, "Audit", is_live=False),
+    ]
+
+
+def _of_pipeline(pages: PipelinePages) -> list[DashboardPage]:
+    replay, erasure = f"{PIPELINE}/replays/{{id}}", f"{PIPELINE}/erasures/{{id}}"
+    replaying: _Rest = {"needs": (REPLAY,), "is_live": False}
+    erasing: _Rest = {"needs": (ADMIN,), "is_live": False}
+    of_replay, of_erasure = pages.look_at_replay, pages.look_at_erasure
+    ask, ask_erasure, counts = pages.ask_replay, pages.ask_erasure, pages.count_replay
+    return [
+        DashboardPage(PIPELINE, "Pipeline", "pipeline.html", pages.look, "Pipeline"),
+        DashboardPage(f"{PIPELINE}/replay", "Replay events", "replay_ask.html", ask, act=counts, **replaying),
+        DashboardPage(replay, "Replay", "replay.html", of_replay, needs=(REPLAY,), act=pages.replay),
+        DashboardPage(f"{PIPELINE}/erase", "Erase", "erase_ask.html", ask_erasure, act=pages.count_erasure, **erasing),
+        DashboardPage(erasure, "Erasure", "erasure.html", of_erasure, needs=(ADMIN,), act=pages.erase),
     ]
 
 
