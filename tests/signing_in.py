@@ -24,11 +24,13 @@ def hidden_fields(page: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def a_browser(bus: TestBus, secret: str = ROOT_KEY) -> AsyncIterator[aiohttp.ClientSession]:
+async def a_browser(bus: TestBus, secret: str = ROOT_KEY, **fields: str) -> AsyncIterator[aiohttp.ClientSession]:
     """A client with cookies of its own that has signed in."""
     # It takes cookies of an address, which is no name.
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True), headers=HTML) as http:
         form = await a_login_form(bus, http)
-        answer = await http.post(f"{bus.url}/dashboard/login", data=form | {"token": secret}, allow_redirects=False)
+        answer = await http.post(
+            f"{bus.url}/dashboard/login", data=form | {"token": secret, **fields}, allow_redirects=False
+        )
         assert answer.status == 303, await answer.text()
         yield http

@@ -222,3 +222,18 @@ async def test_a_page_that_shows_nothing_new_is_not_streamed(one: Topology):
             text = await within(response.text(), 5)
 
         assert "data-live" not in text
+
+
+async def test_a_session_that_only_looks_changes_nothing_whatever_its_token_may(one: Topology):
+    async with a_bus(one, workers=0) as bus, a_browser(bus, only_looks="on") as http:
+        _, mine = await a_receiver(bus, "mine", 2)
+        _, text = await page(http, bus, f"/dead/{mine}")
+        statuses = []
+        for path in (f"/dead/{mine}/purge", "/pipeline/erase", "/pipeline/replay", "/events/e1/resend"):
+            async with http.post(f"{bus.url}/dashboard{path}", data=hidden_fields(text)) as response:
+                statuses.append(response.status)
+
+        assert statuses == [403] * 4
+        assert "only looks" in text
+        assert "Purge" not in text
+        assert await count(bus, mine) == 2

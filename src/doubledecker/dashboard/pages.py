@@ -63,7 +63,8 @@ class Visit:
 
     def can(self, *needs: str) -> bool:
         """Whether the caller may change what takes one of these actions: so are buttons shown; the API checks again."""
-        return self.caller.is_root or self.caller.scopes.allows(needs, is_read=False)
+        may = self.caller.is_root or self.caller.scopes.allows(needs, is_read=False)
+        return may and not self.caller.only_looks
 
     def given(self, *names: str) -> dict[str, str]:
         """What the query has under these names."""

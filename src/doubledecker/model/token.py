@@ -48,6 +48,8 @@ class Caller:
     expires_at: int = 0
     # Set where a customer of the client asks, for one tenant.
     portal: Portal | None = None
+    # Set in a session that changes nothing, whatever its token may.
+    only_looks: bool = False
 
     @property
     def share(self) -> str:

@@ -20,6 +20,8 @@ class SessionRecord(msgspec.Struct, frozen=True):
     token: str
     bond: str
     began_at: int
+    # One that changes nothing, whatever its token may.
+    only_looks: bool = False
 
 
 _decode = msgspec.json.Decoder(SessionRecord).decode

@@ -208,7 +208,7 @@ class Dashboard:
         return self._login_page(request, next_=request.query_params.get("next", HOME))
 
     async def _sign_in(self, request: Request, form: dict[str, str]) -> Response:
-        session = await self._sessions.sign_in(request, form.get("token", "").strip())
+        session = await self._sessions.sign_in(request, form.get("token", "").strip(), only_looks="only_looks" in form)
         answer = _redirect(_ours(form.get("next", HOME)))
         self._sessions.remember(request, answer, session)
         return answer

@@ -70,6 +70,8 @@ class ApiRoute:
     def check(self, caller: Caller) -> None:
         """Raise Forbidden unless the caller may do this."""
         is_read = self.at.startswith("GET ")
+        if caller.only_looks and not is_read:
+            raise Forbidden("this session only looks; to change something, sign out, and in again without that")
         if not caller.is_root and not caller.scopes.allows(self.needs, is_read=is_read):
             raise Forbidden(scopes.why_not(caller.scopes, self.needs, is_read=is_read))
 

@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -57,9 +58,10 @@ class Sessions:
         record = await sessions.find(self._partitions.home, session) if session else None
         if record is None:
             return None
-        return self._authenticator.holder(record.token, lambda hash_: _is_bond(record.bond, session, hash_))
+        caller = self._authenticator.holder(record.token, lambda hash_: _is_bond(record.bond, session, hash_))
+        return caller and replace(caller, only_looks=record.only_looks)
 
-    async def sign_in(self, request: Request, secret: str) -> str:
+    async def sign_in(self, request: Request, secret: str, *, only_looks: bool = False) -> str:
         """A session of whoever has this token; raises SignInRefused, or TooOften."""
         await self._pay(request)
         await self._tries.pay(f"token:{_digest(secret.encode(), b'try')[:16]}", minute_max=TOKEN_TRIES_MAX)
@@ -68,7 +70,7 @@ class Sessions:
             raise SignInRefused("a portal token is for the API; pages are for the token of a client, or the root key")
         if caller is None:
             raise SignInRefused("no client has this token, and it is not the root key")
-        return await self._begin(caller.id, caller.secret_hash)
+        return await self._begin(caller.id, caller.secret_hash, only_looks=only_looks)
 
     async def sign_in_by_code(self, request: Request, code: str) -> str:
         """A session of root, for a code that was not used before; raises SignInRefused, or TooOften."""
@@ -105,10 +107,10 @@ class Sessions:
         self._set(request, answer, _VISITOR, visitor, max_age=SESSION_S)
         return _form_token(visitor)
 
-    async def _begin(self, token: str, secret_hash: str) -> str:
+    async def _begin(self, token: str, secret_hash: str, *, only_looks: bool = False) -> str:
         session = new_id()
         bond = _digest(session.encode(), secret_hash.encode())
-        await sessions.begin(self._partitions.home, session, SessionRecord(token, bond, clock.now_ms()))
+        await sessions.begin(self._partitions.home, session, SessionRecord(token, bond, clock.now_ms(), only_looks))
         return session
 
     async def _pay(self, request: Request) -> None:
