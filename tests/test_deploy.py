@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -148,3 +149,17 @@ def test_what_the_images_copy_is_not_ignored():
 
     named = {each for line in copied for each in line.split()}
     assert {each for each in named if each not in kept and each.split("/")[0] not in kept} == set()
+
+
+@pytest.mark.parametrize("page", ["runbook.md", "production.md"])
+def test_every_command_and_option_that_a_page_names_exists(page: str):
+    run = re.findall(r"`doubledecker ([a-z][^`]*)`", (ROOT / "docs" / page).read_text())
+
+    assert len(run) > 2
+    for line in run:
+        command, words = cli, line.split()
+        while words and isinstance(command, click.Group):
+            assert words[0] in command.commands, line
+            command = command.commands[words.pop(0)]
+        known = {option for each in command.params for option in each.opts}
+        assert {word for word in words if word.startswith("--")} - known == set(), line
