@@ -179,6 +179,20 @@ def test_a_changed_filter_holds_from_the_next_event_on_and_a_former_one_never_ag
     assert not registry.is_filtering
 
 
+def test_a_subscription_for_one_tenant_gets_its_events_alone_and_leaves_no_filter_behind():
+    registry = Registry()
+    ids = ("shop-1/red/in", "shop-1/blue/in", "shop-1/in")
+    for id_ in ids:
+        registry.put_subscriber(id_, Subscriber(id_, "https://a.example/", "u", topics=("page",), owner="shop-1"))
+    red = who(route_of(registry, 1, tenant="red"))
+    other = who(route_of(registry, 1, tenant="green"))
+    for id_ in ids:
+        registry.put_subscriber(id_, None)
+
+    assert (red, other) == (["shop-1/red/in", "shop-1/in"], ["shop-1/in"])
+    assert not registry.is_filtering
+
+
 @given(st.lists(st.sampled_from(["", "a", "b", "ab"]), max_size=6), st.sampled_from("abc"), st.integers(0, 3))
 def test_who_wants_an_event_is_bounded_in_copies_as_without_filters(keys: list[str], key: str, most: int):
     registry = Registry(copies_max=most)

@@ -11,7 +11,7 @@ from doubledecker import clock
 from doubledecker.model import portal as portals
 from doubledecker.model.portal import Portal
 from doubledecker.store import registry
-from harness import TestBus, a_bus, an_event
+from harness import TestBus, a_bus, an_event, basic
 from receiver import Receiver
 from signing_in import a_login_form
 from web.asking import Answer, ask
@@ -265,3 +265,22 @@ async def test_a_portal_token_signs_in_to_no_page(one: Topology):
         async with http.post(f"{bus.url}/dashboard/login", data=form, allow_redirects=False) as answer:
             assert answer.status == 401
             assert "a portal token is for the API" in await answer.text()
+
+
+async def test_what_is_sent_again_to_a_tenants_subscription_is_its_tenants(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop = await a_shop(bus)
+        made = await put(bus, shop, "in?tenant=acme", "orders")
+        at = f"/subscribers/{made.json['subscriber'].replace('/', '%2F')}/resend"
+        ids = [(await bus.publish(shop, [an_event(1, topic="orders", tenant=name)]))[0] for name in ("acme", "globex")]
+        own, foreign = [await ask(bus, "POST", at, shop, json={"event": id_}) for id_ in ids]
+
+        assert (own.status, foreign.status) == (202, 404)
+
+
+async def test_a_portal_token_is_a_user_of_basic_too(one: Topology):
+    async with a_bus(one, workers=0, root_key="ddp.root") as bus:
+        shop = (await ask(bus, "POST", "/api_tokens", "ddp.root", json={"name": "shop"})).json["token"]
+        acme = await portal(bus, shop)
+        async with bus.http.get(f"{bus.url}/subscriptions", headers=basic(acme)) as response:
+            assert response.status == 200

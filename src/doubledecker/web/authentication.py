@@ -104,10 +104,11 @@ class Authenticator:
         secrets = _secrets(scheme.lower(), rest.strip())
         if not secrets:
             raise Unauthenticated(_WRONG if header else _MISSING)
-        if secrets[0].startswith(portals.PREFIX):
-            return await self._by_portal(secrets[0])
         hashes = [hashlib.sha256(secret).hexdigest() for secret in secrets]
         caller = self._by_secret(header, hashes)
+        # After the root key, which may be any text.
+        if caller is None and secrets[0].startswith(portals.PREFIX):
+            return await self._by_portal(secrets[0])
         if caller is None and await self._refreshed():
             caller = self._by_secret(header, hashes)
         if caller is None:
