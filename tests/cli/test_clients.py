@@ -147,6 +147,18 @@ def test_revoking_asks_first(bus: Up):
     assert id_ not in ids(bus)
 
 
+def test_a_token_is_named_by_its_id_or_by_a_name_that_it_alone_has(bus: Up):
+    for name in ("single", "twin", "twin"):
+        a_secret(bus, name)
+    alone = token(bus, "update", "single", "--action", "publish")
+    several = token(bus, "revoke", "--yes", "twin")
+
+    assert alone.returncode == 0
+    assert alone.stderr.startswith("Updated single-")
+    assert several.returncode == 4
+    assert several.stderr.startswith("doubledecker: 2 clients are named 'twin'; give an id: twin-")
+
+
 @pytest.mark.parametrize("words", [["revoke", "--yes"], ["rotate"]])
 def test_an_unknown_token_is_neither_revoked_nor_rotated_nor_shown(bus: Up, words: list[str]):
     """It may be a secret that was taken for the id."""
@@ -154,8 +166,7 @@ def test_an_unknown_token_is_neither_revoked_nor_rotated_nor_shown(bus: Up, word
 
     assert answer.returncode == 4
     assert answer.stderr == (
-        "doubledecker: no client has this id; it is neither the name nor the secret: `doubledecker token list` shows "
-        "ids\n"
+        "doubledecker: no client has this id or name, and a secret is neither: `doubledecker token list` shows both\n"
     )
 
 

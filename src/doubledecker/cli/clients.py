@@ -10,7 +10,7 @@ import msgspec
 from doubledecker import clock
 from doubledecker.cli import folder, words
 from doubledecker.cli.options import Consent, TokenAsked
-from doubledecker.errors import NotFound
+from doubledecker.errors import NotFound, Refused
 
 if TYPE_CHECKING:
     from doubledecker.client import Bus, TokenScopes, TokenView
@@ -59,7 +59,7 @@ def update_token(bus: str | None, data: Path | None, id_: str, asked: TokenAsked
     if is_unlimited and asked.scopes is not None:
         raise click.UsageError("--unlimited goes without --action, --topic and --tenant")
     with folder.connected_as_root(bus, data) as remote:
-        _check_known(remote, id_)
+        id_ = _id_of(remote, id_)
         scopes = TokenScopes() if is_unlimited else asked.scopes
         row = remote.update_token(id_, description=asked.description, expires_in_s=asked.expires_in_s, scopes=scopes)
     click.echo(f"Updated {id_}: {_may(row.scopes) or 'all that a client may'}", err=True)
@@ -68,7 +68,7 @@ def update_token(bus: str | None, data: Path | None, id_: str, asked: TokenAsked
 def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int) -> None:
     """Replace a client's secret and print the new one, this once."""
     with folder.connected_as_root(bus, data) as remote:
-        _check_known(remote, id_)
+        id_ = _id_of(remote, id_)
         rotated = remote.rotate_token(id_, overlap_s=overlap_s)
     until = "no longer works" if rotated.former_until is None else f"works until {words.moment(rotated.former_until)}"
     click.echo(f"Rotated {rotated.id}. Its former secret {until}; the new one is shown this once:", err=True)
@@ -78,7 +78,7 @@ def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int
 def revoke_token(bus: str | None, data: Path | None, id_: str, consent: Consent) -> None:
     """Forget one client."""
     with folder.connected_as_root(bus, data) as remote:
-        _check_known(remote, id_)
+        id_ = _id_of(remote, id_)
         question = f"Revoke 1 token, {id_}? Its subscriber, and the events that wait for it, end with it."
         if not consent.is_given(question):
             return
@@ -141,10 +141,15 @@ def _former(until: int | None) -> str:
     return "" if until is None or until <= clock.now_ms() else f"until {words.moment(until)}"
 
 
-def _check_known(remote: "Bus", id_: str) -> None:
-    """Raise unless a client has this id."""
-    if all(row.id != id_ for row in remote.tokens()):
+def _id_of(remote: "Bus", named: str) -> str:
+    """The id of the client that has this id, or alone has this name."""
+    rows = remote.tokens()
+    if any(row.id == named for row in rows):
+        return named
+    found = sorted(row.id for row in rows if row.name == named)
+    if not found:
         # It is not shown: it may be a secret that was taken for the id.
-        raise NotFound(
-            "no client has this id; it is neither the name nor the secret: `doubledecker token list` shows ids"
-        )
+        raise NotFound("no client has this id or name, and a secret is neither: `doubledecker token list` shows both")
+    if len(found) > 1:
+        raise Refused(f"{len(found)} clients are named {named!r}; give an id: {', '.join(found)}")
+    return found[0]

@@ -155,6 +155,10 @@ def as_caller(command: _F) -> _F:
     return as_root(with_secret(command))
 
 
+# Written out, as the formats are; docs/tokens.md says what each opens.
+_ACTIONS = "publish, subscribe, consume, stream, search, replay, manage, admin, read-only"
+
+
 @dataclass(frozen=True)
 class TokenAsked:
     """What the options say of a token."""
@@ -177,7 +181,9 @@ class TokenAsked:
 def with_scopes(command: Callable[..., None]) -> Callable[..., None]:
     """What a token may do, and how long it lasts; the command gets `asked`."""
 
-    @click.option("--action", "actions", multiple=True, metavar="ACTION", help="Let it do this alone; repeatable")
+    @click.option(
+        "--action", "actions", multiple=True, metavar="ACTION", help=f"Let it do this alone; repeatable: {_ACTIONS}"
+    )
     @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic, or a glob; repeatable")
     @click.option("--tenant", "tenants", multiple=True, metavar="TENANT", help="Only this tenant; repeatable")
     @click.option("--expires-in", "expires_in_s", type=int, metavar="SECONDS", help="When it ends, from now")
