@@ -35,6 +35,7 @@ from doubledecker.web.dead_letters import (
     DeadLetterRoutes,
 )
 from doubledecker.web.filters import FilterRoutes, FilterTestBody, FilterTested
+from doubledecker.web.gift import Gift
 from doubledecker.web.parameters import (
     ADMINS,
     CONSUMING,
@@ -54,7 +55,8 @@ from doubledecker.web.parameters import (
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.portal_tokens import PortalMade, PortalTokenRoutes
 from doubledecker.web.publishing import NDJSON, Publishing
-from doubledecker.web.queue_bodies import LIST_MAX, HeldBody, PullBody, PurgeBody
+from doubledecker.web.queries import LIST_MAX
+from doubledecker.web.queue_bodies import HeldBody, PullBody, PurgeBody
 from doubledecker.web.queue_contents import QueueContents
 from doubledecker.web.queue_shapes import (
     Counted,
@@ -85,7 +87,7 @@ from doubledecker.web.shapes import (
 from doubledecker.web.stream import Streaming
 from doubledecker.web.subscriptions import SubscriptionRoutes
 from doubledecker.web.tokens import TokenRoutes
-from doubledecker.web.topics import Gift, TopicRoutes
+from doubledecker.web.topics import TopicRoutes
 
 _DIGITS = re.compile("[0-9]+")
 _Flag = Annotated[str, one_of(["0", "1"]), Meta(extra_json_schema={"default": "0"})]

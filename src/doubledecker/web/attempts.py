@@ -11,13 +11,12 @@ from starlette.responses import Response
 
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest
-from doubledecker.model import moment
 from doubledecker.model.attempt import DROPPED, FAILED, IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
 from doubledecker.model.event import EVENT_ID
 from doubledecker.model.outcome import OutcomeKind
 from doubledecker.model.schema import Count, Shape, one_of
 from doubledecker.model.token import Caller
-from doubledecker.web import queue_bodies, shapes
+from doubledecker.web import queries, shapes
 from doubledecker.web.attempt_log import AttemptLog
 from doubledecker.web.receivers import ReceiverFinder
 from doubledecker.web.turns import ClientLocks
@@ -89,7 +88,7 @@ class AttemptRoutes:
             # What was attempted before may be beyond the limits, and an attempt has no topics and tenants.
             known = self._registry.snapshot.tokens.get(caller.id)
             wanted = replace(wanted, from_ms=max(wanted.from_ms, known.limited_at if known else 0))
-        most = queue_bodies.limit(query.get("limit"))
+        most = queries.limit(query.get("limit"))
         async with self._reads.of(caller.share):
             page = await self._log.newest(wanted, limit=most)
         before, scanned_until = (str(page.before), page.before.ms) if page.before else (None, None)
@@ -117,10 +116,7 @@ def row(listed: ListedAttempt) -> AttemptRow:
 
 def parse(query: QueryParams, receivers: frozenset[str] | None, event: str = "") -> AttemptFilter:
     """What a query asks for; raises BadRequest with what is allowed."""
-    allowed = (*_PARAMETERS, "event") if event else _PARAMETERS
-    for name in query:
-        if name not in allowed:
-            raise BadRequest(f"the query has {name[:80]!r}; its parameters are {', '.join(allowed)}")
+    queries.check_names(query, (*_PARAMETERS, "event") if event else _PARAMETERS)
     outcome = query.get("outcome", "")
     if outcome and outcome not in (*OUTCOMES, FAILED):
         words = ", ".join(OUTCOMES)
@@ -128,13 +124,13 @@ def parse(query: QueryParams, receivers: frozenset[str] | None, event: str = "")
     status = query.get("status")
     if status is not None and not STATUS.fullmatch(status):
         raise BadRequest(f"status is {status[:80]!r}; it must be an HTTP status, like 503")
-    begin, end, before = query.get("from"), query.get("to"), query.get("before")
+    before = query.get("before")
     return AttemptFilter(
         receivers=receivers,
         event=event,
         outcome=outcome,
         status=None if status is None else int(status),
-        from_ms=0 if begin is None else max(0, moment.to_ms(moment.parse(begin, field="from"))),
-        to_ms=None if end is None else max(0, moment.to_ms(moment.parse(end, field="to"))),
+        from_ms=queries.at_ms(query.get("from"), name="from") or 0,
+        to_ms=queries.at_ms(query.get("to"), name="to"),
         before=None if before is None else AttemptPlace.parse(before, field="before"),
     )

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from doubledecker import log
 from doubledecker.errors import BadRequest, LakeUnfit, ReadTooLarge
-from doubledecker.model import moment
 from doubledecker.model.attempt import AttemptPlace
 from doubledecker.model.audit import OUTCOMES, AuditFilter, ListedRecord
 from doubledecker.model.schema import Count, Shape, one_of
@@ -20,7 +19,7 @@ from doubledecker.model.token import Caller
 from doubledecker.store import audit, journal
 from doubledecker.store.audit import RecordsFound
 from doubledecker.store.partitions import Partitions
-from doubledecker.web import queue_bodies, shapes
+from doubledecker.web import queries, shapes
 from doubledecker.web.attempt_log import AttemptLog
 from doubledecker.web.turns import ClientLocks
 
@@ -84,7 +83,7 @@ class AuditRoutes:
     async def list_(self, request: Request, caller: Caller) -> Response:
         """Who did what, newest first: all of it for root and admins, what it did itself for a client."""
         wanted = replace(parse(request.query_params), own=None if caller.is_admin else caller.id)
-        most = queue_bodies.limit(request.query_params.get("limit"))
+        most = queries.limit(request.query_params.get("limit"))
         async with self._reads.of(caller.id):
             page = await self._newest(wanted, limit=most)
         before = None if page.before is None else str(page.before)
@@ -116,19 +115,17 @@ class AuditRoutes:
 
 def parse(query: QueryParams) -> AuditFilter:
     """What a query asks for; raises BadRequest with what is allowed."""
-    for name in query:
-        if name not in _PARAMETERS:
-            raise BadRequest(f"the query has {name[:80]!r}; its parameters are {', '.join(_PARAMETERS)}")
+    queries.check_names(query, _PARAMETERS)
     action = query.get("action", "")
     if action and not ACTION.fullmatch(action):
         raise BadRequest(f"action is {action[:80]!r}; it must be like queue.deleted; docs/http-api.md lists them")
-    begin, end, before = query.get("from"), query.get("to"), query.get("before")
+    before = query.get("before")
     return AuditFilter(
         actor=query.get("actor", "")[:_NAME_MAX],
         action=action,
         target=query.get("target", "")[:_NAME_MAX],
-        from_ms=0 if begin is None else max(0, moment.to_ms(moment.parse(begin, field="from"))),
-        to_ms=None if end is None else max(0, moment.to_ms(moment.parse(end, field="to"))),
+        from_ms=queries.at_ms(query.get("from"), name="from") or 0,
+        to_ms=queries.at_ms(query.get("to"), name="to"),
         before=None if before is None else AttemptPlace.parse(before, field="before"),
     )
 

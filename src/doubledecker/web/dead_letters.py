@@ -25,7 +25,7 @@ from doubledecker.model.schema import Count, DryRun, Shape, between, one_of, up_
 from doubledecker.model.token import Caller
 from doubledecker.store.letter_jobs import LetterJob
 from doubledecker.store.partitions import Partitions
-from doubledecker.web import auditing, queue_bodies, shapes
+from doubledecker.web import auditing, queries, shapes
 from doubledecker.web import body as bodies
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.queue_contents import LIST_BYTES_MAX
@@ -87,7 +87,7 @@ class LetterJobAnswer(Shape):
 class ChosenBody(msgspec.Struct, forbid_unknown_fields=True):
     """All dead letters, or those with all of these values, or of some by id those; with a rate by a job."""
 
-    ids: Annotated[list[str], up_to(queue_bodies.LIST_MAX)] | None = None
+    ids: Annotated[list[str], up_to(queries.LIST_MAX)] | None = None
     topic: TopicName | None = None
     tenant: str | int | None = None
     reason: Annotated[str, one_of(REASONS)] | None = None
@@ -109,8 +109,8 @@ class ChosenBody(msgspec.Struct, forbid_unknown_fields=True):
             event.tenant_text(self.tenant),
             self.reason,
             self.status,
-            _ms("from", self.begin),
-            _ms("to", self.to),
+            queries.at_ms(self.begin, name="from"),
+            queries.at_ms(self.to, name="to"),
         )
 
 
@@ -141,7 +141,7 @@ class DeadLetterRoutes:
         """Dead letters, the oldest first."""
         owner = await self._owner(request, caller)
         query = request.query_params
-        chosen, most, after = parse(query), queue_bodies.limit(query.get("limit")), query.get("after")
+        chosen, most, after = parse(query), queries.limit(query.get("limit")), query.get("after")
         chosen = self._within(chosen, caller)
         place = None if after is None else LetterPlace.parse(after)
         async with self._reads.of(caller.share):
@@ -255,9 +255,7 @@ def _told(request: Request, settled: SettledLetters) -> Response:
 
 def parse(query: QueryParams) -> LetterFilter:
     """What a query asks for; raises BadRequest with what is allowed."""
-    for name in query:
-        if name not in _PARAMETERS:
-            raise BadRequest(f"the query has {name[:80]!r}; its parameters are {', '.join(_PARAMETERS)}")
+    queries.check_names(query, _PARAMETERS)
     status = query.get("status")
     if status is not None and not _STATUS.fullmatch(status):
         raise no_status(status)
@@ -266,8 +264,8 @@ def parse(query: QueryParams) -> LetterFilter:
         query.get("tenant"),
         query.get("reason"),
         None if status is None else int(status),
-        _ms("from", query.get("from")),
-        _ms("to", query.get("to")),
+        queries.at_ms(query.get("from"), name="from"),
+        queries.at_ms(query.get("to"), name="to"),
     )
     chosen.check()
     return chosen
@@ -277,16 +275,12 @@ def choose(body: bytes) -> ChosenBody:
     """Which dead letters are meant; an empty body means all."""
     asked = schema.decode(_CHOSEN, body or b"{}", what="a choice of dead letters")
     schema.check(asked)
-    if asked.ids is not None and len(asked.ids) > queue_bodies.LIST_MAX:
-        raise BadRequest(f"{len(asked.ids)} ids; at most {queue_bodies.LIST_MAX} in one request")
+    if asked.ids is not None and len(asked.ids) > queries.LIST_MAX:
+        raise BadRequest(f"{len(asked.ids)} ids; at most {queries.LIST_MAX} in one request")
     if asked.ids is not None and asked.rate_per_s is not None:
         raise BadRequest("ids and rate_per_s are given; a rate is for letters that are chosen by their values")
     asked.filter.check()
     return asked
-
-
-def _ms(field: str, text: str | None) -> int | None:
-    return None if text is None else max(0, moment.to_ms(moment.parse(text, field=field)))
 
 
 def _shown(letter: DeadLetter) -> DeadLetterAnswer:

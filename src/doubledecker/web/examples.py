@@ -80,7 +80,6 @@ EXAMPLES: dict[str, list[object]] = {
         {"topics": [], "callback": _CALLBACK, "ordered": True, "on_dead": "block"},
     ],
     "SubscriptionChange": [{"topics": ["orders", "refunds"], "filter": None}, {"callback": _CALLBACK}, {"max": None}],
-    "SubscriptionGift": [{"to": "shop-1a2b3c4d"}],
     "Subscriber": [
         {
             "subscriber": "mail-1a2b3c4d",

@@ -4,7 +4,6 @@ They are whole, as Routemaster's clients expect, or in pages for those who ask. 
 milliseconds with a hundred thousand rows; encoding them for every answer took hundreds.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,7 @@ from functools import cached_property
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from doubledecker.errors import BadRequest
-from doubledecker.web import queue_bodies
+from doubledecker.web import queries
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,8 @@ class EncodedRows:
 
     def answer(self, asked: QueryParams) -> Response:
         """All rows, or with `limit` so many of those whose names follow `after`."""
-        limit, after = asked.get("limit"), asked.get("after", "")
-        if limit is not None:
-            first = bisect_right(self.names, after)
-            return _json(_joined(self.rows[first : first + queue_bodies.limit(limit)]))
-        if after:
-            raise BadRequest("after is given without limit; give both for a page, or neither for all")
-        return _json(self._whole)
+        page = queries.page(self.names, asked)
+        return _json(self._whole if page == slice(None) else _joined(self.rows[page]))
 
     @cached_property
     def _whole(self) -> bytes:

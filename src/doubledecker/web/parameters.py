@@ -11,7 +11,7 @@ from doubledecker.model.queue import QueueName
 from doubledecker.model.schema import matching
 from doubledecker.model.scopes import ADMIN, CONSUME, MANAGE, PUBLISH, REPLAY
 from doubledecker.web.publishing import KEY
-from doubledecker.web.queue_bodies import LIST_MAX
+from doubledecker.web.queries import LIST_MAX
 from doubledecker.web.route_table import Parameter, Reply, json
 
 # Actions of which a route needs one; reading needs no more than `read-only`, and who has `admin` may do all.

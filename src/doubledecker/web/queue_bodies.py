@@ -16,8 +16,6 @@ DELAY_MS_MAX = 30 * 86_400_000
 WHY_LENGTH_MAX = 200
 # 2^53 - 1: Redis' scripts count in doubles, and beyond it two attempts would be equal.
 ATTEMPT_MAX = 9_007_199_254_740_991
-LIST_MAX = 1_000
-
 
 _DELAY = between(0, DELAY_MS_MAX, "For nack: how long until the next attempt")
 
@@ -104,17 +102,3 @@ def settle(body: bytes) -> HeldBody:
 def purge(body: bytes) -> PurgeBody:
     """What a purge of waiting messages is about; an empty body is about everything."""
     return schema.decode(_PURGE, body or b"{}", what="a purge")
-
-
-def limit(value: str | None, *, name: str = "limit", default: int = 100) -> int:
-    """How many rows a list has at most."""
-    if value is None:
-        return default
-    # Python refuses to read thousands of digits.
-    if (
-        not (value.isascii() and value.isdecimal())
-        or len(value) > len(str(LIST_MAX))
-        or not 1 <= int(value) <= LIST_MAX
-    ):
-        raise BadRequest(f"{name} is {value[:80]!r}; it must be from 1 to {LIST_MAX}")
-    return int(value)

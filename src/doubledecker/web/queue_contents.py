@@ -13,7 +13,7 @@ from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.store import queue_contents
 from doubledecker.store.partitions import Partitions
-from doubledecker.web import auditing, queue_bodies, shapes
+from doubledecker.web import auditing, queries, queue_bodies, shapes
 from doubledecker.web import body as bodies
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.queue_shapes import Counted, Peeked, PeekedMessage
@@ -47,7 +47,7 @@ class QueueContents:
         tenant = request.query_params.get("tenant", "default")
         check_tenant(tenant)
         caller.scopes.check_tenants([tenant], to="see")
-        most = queue_bodies.limit(request.query_params.get("limit"))
+        most = queries.limit(request.query_params.get("limit"))
         rows: list[PeekedMessage] = []
         async with self._large_reads.of(caller.id):
             for partition in self._partitions.all:

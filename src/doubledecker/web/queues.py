@@ -25,7 +25,7 @@ from doubledecker.store import facets, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import LeasedMessage
 from doubledecker.web import body as bodies
-from doubledecker.web import queue_bodies, queue_shapes, shapes
+from doubledecker.web import queries, queue_bodies, queue_shapes, shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import EncodedRows
 from doubledecker.web.queue_shapes import EncodedQueue
@@ -117,7 +117,7 @@ class Queues:
     async def show(self, request: Request, caller: Caller) -> Response:
         """A queue, with those of its facets that have the most waiting."""
         queue = await self._queue(request, caller)
-        most = queue_bodies.limit(request.query_params.get("facets"), name="facets", default=_FACETS_MAX)
+        most = queries.limit(request.query_params.get("facets"), name="facets", default=_FACETS_MAX)
         async with self._large_reads.of(caller.id):
             rows = await view.look_at_facets(self._partitions, queue, most=most)
         rows = [row for row in rows if caller.scopes.has_tenant(row.tenant)]

@@ -6,11 +6,7 @@ from typing import Annotated
 from doubledecker.model.attempt import FAILED
 from doubledecker.model.event import EVENT_ID, Tenant, TopicName
 from doubledecker.model.schema import matching, one_of
-from doubledecker.model.scopes import (
-    LOOKING,
-    PORTAL,
-    SUBSCRIBING,
-)
+from doubledecker.model.scopes import LOOKING, PORTAL, SUBSCRIBING
 from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription, SubscriptionChange, SubscriptionName, SubscriptionWanted
 from doubledecker.model.topic_glob import TopicOrGlob
@@ -23,6 +19,7 @@ from doubledecker.web.dead_letters import (
     LetterJobAnswer,
     SettledLetters,
 )
+from doubledecker.web.gift import Gift
 from doubledecker.web.parameters import (
     ADMINS,
     DONE,
@@ -35,17 +32,12 @@ from doubledecker.web.parameters import (
     Rows,
     ok,
 )
-from doubledecker.web.queue_bodies import LIST_MAX
+from doubledecker.web.queries import LIST_MAX
 from doubledecker.web.receivers import ReceiverRoutes
 from doubledecker.web.resending import ResendBody, ResendRoutes, Resent
 from doubledecker.web.route_table import ApiRoute, Content, Handler, Parameter, Reply, json
-from doubledecker.web.shapes import (
-    ReceiverState,
-    SecretRotated,
-    SubscriberAnswer,
-    SubscriptionMade,
-)
-from doubledecker.web.subscriptions import STATES, SubscriptionGift, SubscriptionRoutes
+from doubledecker.web.shapes import ReceiverState, SecretRotated, SubscriberAnswer, SubscriptionMade
+from doubledecker.web.subscriptions import STATES, SubscriptionRoutes
 from doubledecker.web.trials import TrialAnswer
 
 _TOPICS = Parameter("path", "name", "The topic or the glob, as it was subscribed to", TopicOrGlob, "orders.*")
@@ -123,7 +115,7 @@ def of_subscriptions(routes: SubscriptionRoutes) -> list[ApiRoute]:
             DONE,
             (404, 409, 429),
             (_SUBSCRIBER,),
-            json(SubscriptionGift),
+            json(Gift),
             needs=ADMINS,
         ),
     ]

@@ -27,7 +27,7 @@ from doubledecker.model.uid import uid
 from doubledecker.store import counters, journal
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.quotas import LEASE_MS, enter, leave, renew
-from doubledecker.web import sse
+from doubledecker.web import queries, sse
 from doubledecker.web.catch_up import CatchUp
 from doubledecker.web.feed import Feed
 from doubledecker.web.protocol import ABORT
@@ -311,9 +311,8 @@ _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEAD
 def parse(parameters: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> StreamRequest:
     """What the query and the headers ask for; raises BadRequest with what is allowed."""
     names = [name for name, _ in parameters]
+    queries.check_names(names, _PARAMETERS)
     for name in names:
-        if name not in _PARAMETERS:
-            raise BadRequest(f"the query has {name[:80]!r}; its parameters are {', '.join(_PARAMETERS)}")
         if names.count(name) > 1:
             raise BadRequest(f"the query has {name!r} {names.count(name)} times; give it once")
     asked = dict(parameters)

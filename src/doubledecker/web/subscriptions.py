@@ -1,11 +1,8 @@
 """The routes of subscriptions: a client's default one, as Routemaster has it, and those with names."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
 from urllib.parse import urlsplit
 
-import msgspec
-from msgspec import Meta
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +11,7 @@ from doubledecker import clock, log
 from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest
-from doubledecker.model import schema, signing, topic_glob
+from doubledecker.model import signing, topic_glob
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import check_tenant
@@ -23,7 +20,7 @@ from doubledecker.model.subscriber import DEFAULT_NAME, Subscriber
 from doubledecker.model.token import Caller
 from doubledecker.store import pipeline, subscribers
 from doubledecker.store.partitions import Partitions
-from doubledecker.web import auditing, queue_bodies, shapes
+from doubledecker.web import auditing, gift, queries, shapes
 from doubledecker.web import body as bodies
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
@@ -32,15 +29,6 @@ from doubledecker.web.receivers import ReceiverFinder, check_covers, covers
 STATES = ("paused", "disabled", "failing")
 
 _log = log.get("web")
-
-
-class SubscriptionGift(msgspec.Struct, forbid_unknown_fields=True):
-    """A subscription for another client."""
-
-    to: Annotated[str, Meta(description="The token id of the new owner")]
-
-
-_GIFT = msgspec.json.Decoder(SubscriptionGift)
 
 
 class SubscriptionRoutes:
@@ -136,7 +124,7 @@ class SubscriptionRoutes:
 
         Admins alone: a client could fill up what another may have.
         """
-        to = schema.decode(_GIFT, await self._body(request), what='a gift, like {"to": the id of the new owner}').to
+        to = gift.new_owner(await self._body(request))
         chosen = await self._finder.find_anew(request, caller)
         await self._registry.subscriptions.give(chosen.token, to=to)
         auditing.learn(request, detail=f"to {to}")
@@ -218,9 +206,4 @@ def _fitting(some: Iterable[Subscriber], query: QueryParams) -> list[Subscriber]
 
 
 def _page(some: list[Subscriber], query: QueryParams) -> list[Subscriber]:
-    limit, after = query.get("limit"), query.get("after", "")
-    if limit is not None:
-        return [each for each in some if each.token > after][: queue_bodies.limit(limit)]
-    if after:
-        raise BadRequest("after is given without limit; give both for a page, or neither for all")
-    return some
+    return some[queries.page([each.token for each in some], query)]

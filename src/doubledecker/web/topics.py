@@ -1,16 +1,12 @@
 """The routes of topics, but for publishing."""
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import TopicReserved
-from doubledecker.model import schema
 from doubledecker.model import topic as topics
 from doubledecker.model.event import check_topic
 from doubledecker.model.reserved import is_reserved
@@ -19,7 +15,7 @@ from doubledecker.model.token import Caller
 from doubledecker.model.topic import TopicView
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
-from doubledecker.web import auditing, shapes
+from doubledecker.web import auditing, gift, shapes
 from doubledecker.web import body as bodies
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import EncodedRows
@@ -92,7 +88,7 @@ class TopicRoutes:
 
         No client itself: it could fill up what another may own.
         """
-        name, to = request.path_params["name"], _new_owner(await self._body(request))
+        name, to = request.path_params["name"], gift.new_owner(await self._body(request))
         if is_reserved(name):
             raise TopicReserved(name)
         await self._registry.topics.give(name, to=to)
@@ -117,16 +113,3 @@ def _seen(scopes: Scopes, topic: TopicView) -> TopicView:
 
 
 _ROW = msgspec.json.Decoder(TopicView)
-
-
-class Gift(msgspec.Struct, forbid_unknown_fields=True):
-    """A topic for another client."""
-
-    to: Annotated[str, Meta(description="The token id of the new owner")]
-
-
-_GIFT = msgspec.json.Decoder(Gift)
-
-
-def _new_owner(body: bytes) -> str:
-    return schema.decode(_GIFT, body, what='a gift, like {"to": the token id of the new owner}').to
