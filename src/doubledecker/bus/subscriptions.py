@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound
 from doubledecker.model import quota, topic_glob
 from doubledecker.model import subscriber as subscribing
+from doubledecker.model.glob import is_glob
 from doubledecker.model.glob_matching import steps
 from doubledecker.model.reserved import is_reserved
-from doubledecker.model.scopes import Scopes, is_glob
+from doubledecker.model.scopes import Scopes
 from doubledecker.model.signing import SigningKeys
 from doubledecker.model.subscriber import (
     DEFAULT_NAME,

@@ -32,6 +32,11 @@ class Glob:
         return self._regex.match(routing_key) is not None
 
 
+def is_glob(text: str) -> bool:
+    """Whether a text stands for others than itself."""
+    return "*" in text or "?" in text
+
+
 def parse(text: str) -> Glob:
     """A pattern as a listener wrote it; raises BadRequest with what is allowed."""
     if len(text) > LENGTH_MAX:

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from doubledecker.errors import BadRequest, Forbidden
 from doubledecker.model.event import Tenant, check_tenant
 from doubledecker.model.event_filter import Leaf
-from doubledecker.model.glob import Glob
+from doubledecker.model.glob import Glob, is_glob
 from doubledecker.model.schema import matching, one_of, up_to
 
 PUBLISH, SUBSCRIBE, CONSUME, STREAM = "publish", "subscribe", "consume", "stream"
@@ -114,10 +114,6 @@ NOTHING = Scopes(actions=())
 @lru_cache(4_096)
 def _globs(patterns: tuple[str, ...]) -> tuple[Glob, ...]:
     return tuple(map(Glob, patterns))
-
-
-def is_glob(name: str) -> bool:
-    return "*" in name or "?" in name
 
 
 def _listed(names: Sequence[str] | None) -> str:

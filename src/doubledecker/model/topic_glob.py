@@ -10,17 +10,13 @@ from functools import lru_cache
 from typing import Annotated
 
 from doubledecker.errors import BadRequest
-from doubledecker.model.glob import Glob
+from doubledecker.model.glob import Glob, is_glob
 from doubledecker.model.reserved import PREFIX, is_reserved
 from doubledecker.model.schema import matching
 
 # No longer than a name, which each may match: nobody needs more stars.
 _GLOB = re.compile(r"[A-Za-z_*?][A-Za-z0-9_.*?-]{0,63}")
 TopicOrGlob = Annotated[str, matching(_GLOB, "A topic, or a glob on topics: `*` is any text, `?` one character")]
-
-
-def is_glob(text: str) -> bool:
-    return "*" in text or "?" in text
 
 
 def among(names: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ from doubledecker.model import signing, topic_glob
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import check_tenant
-from doubledecker.model.scopes import is_glob
+from doubledecker.model.glob import is_glob
 from doubledecker.model.subscriber import DEFAULT_NAME, Subscriber
 from doubledecker.model.token import Caller
 from doubledecker.store import pipeline, subscribers
