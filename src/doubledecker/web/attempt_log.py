@@ -6,8 +6,7 @@ attempt that is in both is listed once.
 
 import asyncio
 import importlib.util
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,28 +16,15 @@ from doubledecker.model.attempt import AttemptFilter, AttemptPlace, ListedAttemp
 from doubledecker.store import attempts, journal
 from doubledecker.store.attempts import AttemptsFound
 from doubledecker.store.partitions import Partitions
+from doubledecker.web import newest_page
+from doubledecker.web.newest_page import NewestPage
 
 if TYPE_CHECKING:
-    from doubledecker.lake.attempts import LandedAttempts
     from doubledecker.lake.reads import ReadContext
 
-_NOT_KEPT = "older attempts are not kept: nothing archives this bus; `doubledecker pipeline run` does"
-_ELSEWHERE = (
-    "older attempts are in the lake, which this process cannot read: set DOUBLEDECKER_LAKE to its folder for web "
-    "processes too, and install doubledecker[lake]"
-)
-_UNREADABLE = "older attempts are in the lake, which cannot be read just now; the log of the bus says why"
+_WHY = newest_page.why_not_listed("attempts")
 
 _log = log.get("web")
-
-
-@dataclass(frozen=True)
-class AttemptPage:
-    """Attempts, newest first; older ones follow `before`, if it is not None. `older` says why some are not listed."""
-
-    attempts: Sequence[ListedAttempt]
-    before: AttemptPlace | None
-    older: str = ""
 
 
 class AttemptLog:
@@ -50,15 +36,15 @@ class AttemptLog:
         self._lake = lake if is_installed and "://" not in lake else ""
         self._ground: ReadContext | None = None
 
-    async def newest(self, wanted: AttemptFilter, *, limit: int) -> AttemptPage:
+    async def newest(self, wanted: AttemptFilter, *, limit: int) -> NewestPage[ListedAttempt]:
         """The newest that are wanted."""
         recent = await attempts.newest(self._partitions, wanted, limit=limit)
         if not recent.is_partly_empty:
-            return AttemptPage(recent.attempts, recent.reached)
+            return NewestPage(recent.attempts, recent.reached)
         try:
             ground = await self.ground()
             if ground is None:
-                return AttemptPage(recent.attempts, recent.reached, await self._why_not(recent))
+                return NewestPage(recent.attempts, recent.reached, await self._why_not(recent))
             from doubledecker.lake import attempts as landed  # noqa: PLC0415 - not there without the extra
 
             # Down to where the journals were read: those before have their turn with the next page.
@@ -66,8 +52,10 @@ class AttemptLog:
             older = await landed.newest(ground, replace(wanted, from_ms=since_ms), limit=limit)
         except (LakeUnfit, ReadTooLarge) as error:
             _log.warning("lake.unreadable", error=str(error))
-            return AttemptPage(recent.attempts, recent.reached, _UNREADABLE)
-        return _joined(recent, older, limit)
+            return NewestPage(recent.attempts, recent.reached, _WHY.unreadable)
+        return newest_page.join(
+            NewestPage(recent.attempts, recent.reached), NewestPage(older.attempts, older.reached), limit=limit
+        )
 
     async def one(self, place: AttemptPlace, *, ids_max: int) -> ListedAttempt:
         """One attempt with so many of its ids; raises NotFound when it is no longer there."""
@@ -99,20 +87,10 @@ class AttemptLog:
         states = [await journal.state(partition) for partition in self._partitions.all]
         if not any("attempts_trimmed" in state for state in states):
             return ""
-        return _ELSEWHERE if any("archive" in state for state in states) else _NOT_KEPT
+        return _WHY.elsewhere if any("archive" in state for state in states) else _WHY.not_kept
 
 
 def _ground(lake: str, partitions: Partitions) -> "ReadContext":
     from doubledecker.lake import attempts, reads  # noqa: F401, PLC0415 - imported here, to be there for all later uses
 
     return reads.ReadContext(str(Path(lake).resolve()), partitions)
-
-
-def _joined(recent: AttemptsFound, older: "LandedAttempts", limit: int) -> AttemptPage:
-    """What both have, down to the place that both have been read to."""
-    reached = max((each for each in (recent.reached, older.reached) if each is not None), default=None)
-    by_place = {each.place: each for each in (*older.attempts, *recent.attempts)}
-    places = sorted((each for each in by_place if reached is None or each >= reached), reverse=True)
-    if len(places) > limit:
-        places, reached = places[:limit], places[limit - 1]
-    return AttemptPage([by_place[place] for place in places], reached)

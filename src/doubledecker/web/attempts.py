@@ -92,7 +92,7 @@ class AttemptRoutes:
         async with self._reads.of(caller.share):
             page = await self._log.newest(wanted, limit=most)
         before, scanned_until = (str(page.before), page.before.ms) if page.before else (None, None)
-        return shapes.json(AttemptsAnswer([row(each) for each in page.attempts], before, scanned_until, page.older))
+        return shapes.json(AttemptsAnswer([row(each) for each in page.rows], before, scanned_until, page.older))
 
 
 def row(listed: ListedAttempt) -> AttemptRow:

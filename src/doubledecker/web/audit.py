@@ -1,9 +1,8 @@
 """The route of the audit trail: recent records from Redis, older ones from the lake, newest first."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import Annotated
 
 from msgspec import Meta
 from starlette.datastructures import QueryParams
@@ -19,22 +18,15 @@ from doubledecker.model.token import Caller
 from doubledecker.store import audit, journal
 from doubledecker.store.audit import RecordsFound
 from doubledecker.store.partitions import Partitions
-from doubledecker.web import queries, shapes
+from doubledecker.web import newest_page, queries, shapes
 from doubledecker.web.attempt_log import AttemptLog
+from doubledecker.web.newest_page import NewestPage
 from doubledecker.web.turns import ClientLocks
-
-if TYPE_CHECKING:
-    from doubledecker.lake.audit import LandedRecords
 
 ACTION = re.compile(r"[a-z_]{1,40}\.[a-z_]{1,40}")
 _NAME_MAX = 200
 _PARAMETERS = ("actor", "action", "target", "from", "to", "before", "limit")
-_NOT_KEPT = "older records are not kept: nothing archives this bus; `doubledecker pipeline run` does"
-_ELSEWHERE = (
-    "older records are in the lake, which this process cannot read: set DOUBLEDECKER_LAKE to its folder for web "
-    "processes too, and install doubledecker[lake]"
-)
-_UNREADABLE = "older records are in the lake, which cannot be read just now; the log of the bus says why"
+_WHY = newest_page.why_not_listed("records")
 
 _log = log.get("web")
 
@@ -65,13 +57,6 @@ class AuditAnswer(Shape):
     older: Annotated[str, Meta(description="Why still older ones are not listed; empty when all are")]
 
 
-@dataclass(frozen=True)
-class _AuditPage:
-    records: Sequence[ListedRecord]
-    before: AttemptPlace | None
-    older: str = ""
-
-
 class AuditRoutes:
     """Answers what is asked about the audit trail; one read a client at a time."""
 
@@ -87,16 +72,16 @@ class AuditRoutes:
         async with self._reads.of(caller.id):
             page = await self._newest(wanted, limit=most)
         before = None if page.before is None else str(page.before)
-        return shapes.json(AuditAnswer([_row(each) for each in page.records], before, page.older))
+        return shapes.json(AuditAnswer([_row(each) for each in page.rows], before, page.older))
 
-    async def _newest(self, wanted: AuditFilter, *, limit: int) -> _AuditPage:
+    async def _newest(self, wanted: AuditFilter, *, limit: int) -> NewestPage[ListedRecord]:
         recent = await audit.newest(self._partitions.home, wanted, limit=limit)
         if recent.whole_from is None or (recent.reached is not None and recent.reached >= recent.whole_from):
-            return _AuditPage(recent.records, recent.reached)
+            return NewestPage(recent.records, recent.reached)
         try:
             ground = await self._attempts.ground()
             if ground is None:
-                return _AuditPage(recent.records, recent.reached, await self._why_not(recent))
+                return NewestPage(recent.records, recent.reached, await self._why_not(recent))
             from doubledecker.lake import audit as landed  # noqa: PLC0415 - not there without the extra
 
             # Down to where Redis was read: those before have their turn with the next page.
@@ -104,13 +89,15 @@ class AuditRoutes:
             older = await landed.newest(ground, replace(wanted, from_ms=since_ms), limit=limit)
         except (LakeUnfit, ReadTooLarge) as error:
             _log.warning("lake.unreadable", error=str(error))
-            return _AuditPage(recent.records, recent.reached, _UNREADABLE)
-        return _joined(recent, older, limit)
+            return NewestPage(recent.records, recent.reached, _WHY.unreadable)
+        return newest_page.join(
+            NewestPage(recent.records, recent.reached), NewestPage(older.records, older.reached), limit=limit
+        )
 
     async def _why_not(self, recent: RecordsFound) -> str:
         if recent.reached is not None:
             return ""
-        return _ELSEWHERE if "archive" in await journal.state(self._partitions.home) else _NOT_KEPT
+        return _WHY.elsewhere if "archive" in await journal.state(self._partitions.home) else _WHY.not_kept
 
 
 def parse(query: QueryParams) -> AuditFilter:
@@ -128,16 +115,6 @@ def parse(query: QueryParams) -> AuditFilter:
         to_ms=queries.at_ms(query.get("to"), name="to"),
         before=None if before is None else AttemptPlace.parse(before, field="before"),
     )
-
-
-def _joined(recent: RecordsFound, older: "LandedRecords", limit: int) -> _AuditPage:
-    """What both have, down to the place that both have been read to."""
-    reached = max((each for each in (recent.reached, older.reached) if each is not None), default=None)
-    by_place = {each.place: each for each in (*older.records, *recent.records)}
-    places = sorted((each for each in by_place if reached is None or each >= reached), reverse=True)
-    if len(places) > limit:
-        places, reached = places[:limit], places[limit - 1]
-    return _AuditPage([by_place[place] for place in places], reached)
 
 
 def _row(listed: ListedRecord) -> AuditRow:
