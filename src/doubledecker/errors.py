@@ -259,7 +259,7 @@ class ReceiverUnreachable(DoubledeckerError):
 
 
 class ReceiverRefused(ReceiverUnreachable):
-    """A host may not be called, or has no address: whoever registered it does not learn which."""
+    """A host may not be called, or has no address: the client that registered it does not learn which."""
 
 
 class AnswerBroken(DoubledeckerError):

@@ -167,7 +167,7 @@ class ExactlyOnceWriter:
         # That of the routes: another publisher of the task may refresh the registry while this one waits.
         version = self._registry.snapshot.version
         if version != seen:
-            # It may not publish on one of these topics any more; whoever calls this does so again.
+            # It may not publish on one of these topics any more; the caller tries again.
             return
         call = self._gather(some, rights)
         if self._pacer is not None:

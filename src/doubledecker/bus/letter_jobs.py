@@ -1,6 +1,6 @@
 """Jobs that redrive or purge a receiver's dead letters at a rate, in the background.
 
-1. Whoever asks writes what is to be done, and an aux job of home, one a receiver; the sweep adds that if it is missing.
+1. A request writes the job, and an aux job of home, one a receiver; the sweep adds the aux job if it is missing.
 2. A worker takes what is due, some at a time. Each letter is taken, and counted for the job, by one script.
 3. When no letter is left that the job is for, its end is written.
 

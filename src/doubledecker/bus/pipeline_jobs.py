@@ -90,7 +90,9 @@ class PipelineJobs:
         if rights is not None and not caller.is_admin and not rights.allow(caller.id):
             raise TopicOwned(replay.name, rights.owner)
         if rights is None and caller.is_root:
-            raise NotFound(f"no topic named {replay.name!r}; whoever publishes on it first owns it, and root cannot")
+            raise NotFound(
+                f"no topic named {replay.name!r}; the first client that publishes on it owns it, and root cannot"
+            )
         if rights is None:
             await self._registry.topics.claim([replay.name], publisher=caller.id)
         # Who may not publish there, an admin or root, does so in its owner's name.

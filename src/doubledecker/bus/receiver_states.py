@@ -1,6 +1,6 @@
 """Whether a receiver is paused or disabled: kept with its registration at home, obeyed by each partition's ring.
 
-So are the secrets by which it is signed, which no ring needs to know: whoever calls it reads them at home.
+So are the secrets by which it is signed, which no ring needs: the process that calls it reads them at home.
 
 Home is written first, then each partition has the registry's new version and takes the receiver out of its ring, or
 seats it again. Once a change has returned, no further call begins; calls under way end as they would have. A process

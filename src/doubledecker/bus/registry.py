@@ -270,7 +270,7 @@ class LiveRegistry:
     async def _clear_name(self, queue: RegisteredQueue, former: RegisteredQueue | None) -> bool:
         """Destroy what a former owner of a queue's name left to nobody; returns False when it was taken meanwhile.
 
-        Whoever deleted a queue may have died before that. What one holds that is given to another client goes with it.
+        The process that deleted the queue may have died before. What a queue holds goes with it to another client.
         """
         if former is not None and queueing.is_same_owner(queue, former):
             return True
@@ -303,7 +303,7 @@ class LiveRegistry:
         return queue
 
     async def spread_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
-        """Of what never had an address no partition need hear; one without an address has no permits."""
+        """Spread the permits of a receiver that has or had a callback; one without has no permits."""
         if receiver.callback or (former and former.callback):
             await self._spread_permits(receiver.token)
 

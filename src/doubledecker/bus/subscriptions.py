@@ -183,7 +183,7 @@ class Subscriptions:
             self._check_globs(subscriber, former)
             token, topics = subscriber.token, subscriber.topics
             if former is None:
-                # Whoever ended its former self may have died before this.
+                # A process that deleted the former subscription may have died before this.
                 await self._retire(token)
                 for partition in self._partitions.all:
                     await live.destroy_letters(partition, token)

@@ -183,7 +183,7 @@ def _address_of(bus: str | None, data: Path | None, secret: str | None, *, remed
 
 @contextlib.contextmanager
 def connected(bus: str | None, data: Path | None, secret: str | None) -> Iterator["client.Bus"]:
-    """The client at that bus. It asks once: whoever typed a command learns at once that no bus is there."""
+    """The client at that bus. It asks once, so that a command reports at once that no bus is there."""
     with _client_at(address_of(bus, data, secret)) as remote:
         yield remote
 

@@ -1,4 +1,4 @@
-"""What the shell is told: the commands in groups, as `--help` lists them, and completion."""
+"""What the shell shows: the commands in groups, as `--help` lists them, and completion."""
 
 import click
 from click.shell_completion import get_completion_class

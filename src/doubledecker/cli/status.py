@@ -177,7 +177,7 @@ def find(url: str | None, data: Path | None) -> Settings:
         settings = replace(settings, redis_url=url)
     else:
         settings = folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
-    with contextlib.suppress(BusAway):  # whoever connects next reports it
+    with contextlib.suppress(BusAway):  # the next connection reports it
         count = asyncio.run(partitions.kept_count(settings.redis_url, namespace=settings.namespace))
         settings = replace(settings, partitions=count or settings.partitions)
     return settings

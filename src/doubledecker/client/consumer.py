@@ -17,7 +17,7 @@ from doubledecker.client.message import Back, Message, MessageSource, Terms, enc
 from doubledecker.client.session import ConsumerSession, Rules, asked, open_session
 from doubledecker.client.slots import CrashWatch, Slots, TaskSlots, ThreadSlots, Verdicts
 
-# A loop over a queue's messages, from its first to whoever leaves it.
+# A loop over a queue's messages, from its first to its end.
 #
 # A loop that is left by `break` or an exception is a generator that nobody closes: Python does so when it finds it,
 # which may be after its bus was closed. So the bus knows its loops, and leaves them before it hangs up.
@@ -230,7 +230,7 @@ class Consumer:
             self._runs.discard(run)
 
     async def leave(self) -> None:
-        """End loops and runs that are under way, and give back what they have in hand; for whoever hangs up next."""
+        """End loops and runs that are under way, and give back what they have in hand; before the connection closes."""
         for loop in list(self._loops):
             await loop.leave()
         runs = self._runs - {asyncio.current_task()}

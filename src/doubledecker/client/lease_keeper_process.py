@@ -137,7 +137,7 @@ def beat(words: BinaryIO, say: BinaryIO, open_lease: Callable[[dict[str, Any]], 
     say.flush()
     parent = os.getppid()
     look_s = lease_s / _LOOKS_PER_LEASE
-    # Whoever takes the place of a heartbeat that died gets work that is old already at once.
+    # A process that replaces a heartbeat that died gets old work at once.
     wait_s = look_s if _extend(held.all(), held, lease) else 0.0
     # A child that the consumer forked may keep our input open after its death; our parent's id shows it.
     while not ended.wait(wait_s) and os.getppid() == parent:

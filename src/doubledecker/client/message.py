@@ -70,7 +70,7 @@ def _without_data(text: bytes | msgspec.Raw, *, why: str) -> Event:
 
 
 class Settler(Protocol):
-    """Whoever settles messages for those that hold them."""
+    """Settles messages for those that hold them."""
 
     async def settle_ack(self, message: "Message") -> bool: ...
 
@@ -216,7 +216,7 @@ _log = logging.getLogger("doubledecker.client")
 async def readable(source: MessageSource, take: Callable[[], Awaitable[Sequence[Leased]]]) -> list[Message]:
     """The messages that `take` brings. Those that cannot be decoded are rejected, as they would fail each time.
 
-    It takes again when all were rejected: to whoever pulls, no message at all means that none is waiting.
+    It takes again when all were rejected: to a consumer, no message at all means that none is waiting.
     """
     while True:
         messages = [Message(m.id, m.attempt, m.tenant, read_event(m.event), m.lease_until) for m in await take()]

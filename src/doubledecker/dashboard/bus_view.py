@@ -29,7 +29,7 @@ from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline import PipelineState
 from doubledecker.store.processes import ProcessReport
 
-# Whoever watches sees the same numbers for so long.
+# All viewers see the same numbers for so long.
 _LEAST_S = 0.9
 # Receivers whose newest dead letters are looked at; those with the most come first.
 _RECEIVERS_MAX = 50

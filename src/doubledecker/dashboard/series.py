@@ -46,7 +46,7 @@ DEFAULT_SPAN = "5m"
 
 @dataclass(frozen=True)
 class Series:
-    """The bus over a span: for each step the samples that tell of it, which may be none."""
+    """The bus over a span: for each step the samples of it, which may be none."""
 
     span: Span
     end_s: int

@@ -1,6 +1,6 @@
 """All pages of the dashboard, and how a page becomes HTML.
 
-Blocks of a template whose names begin with `live_` are sent anew, when they have changed, to whoever watches the page.
+Blocks of a template whose names begin with `live_` are sent anew, when they have changed, to those who watch the page.
 Everything is escaped: names, event data and answers of receivers are anyone's.
 """
 
@@ -123,7 +123,7 @@ class Renderer:
         return {name: "".join(make(context)) for name, make in template.blocks.items() if name.startswith(LIVE)}
 
     def bare(self, template: str, title: str, **shown: object) -> bytes:
-        """A page for whoever is not signed in, or for what went wrong."""
+        """A page for signing in, or about what went wrong."""
         return self._render(template, title=title, page=None, **shown)
 
     def _render(self, template: str, **shown: object) -> bytes:

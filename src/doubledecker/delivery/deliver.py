@@ -1,6 +1,6 @@
-"""The core of every delivery, whoever makes it: a worker, a watch, or a Spark task.
+"""The core of every delivery, by a worker, a watch, or a Spark task.
 
-1. Whoever calls has a permit, and a *load*: what goes to which receiver, and how often it was tried before.
+1. The caller has a permit, and a *load*: what goes to which receiver, and how often it was tried before.
 2. `attempt` posts it and decides its settlement (delivery/verdict.py).
 3. The caller writes that settlement, with the attempt's journal entry and counts, by its own script.
 4. `conclude` logs the attempt and notes it for the receiver's health, once it is known to have counted.

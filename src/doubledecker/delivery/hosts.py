@@ -3,14 +3,14 @@
 1. `vetted` returns what is known of a host for 30 s. After 20 s a look-up begins beside, so that a host that is called
    all the time is looked up twice a minute, and no call waits for it.
 2. The system looks names up in blocking calls, which may take half a minute where a name server does not answer. Each
-   has a thread of its own, which nothing waits for at the end. There is one for a host, whoever asks, and at most a few
-   for a client and for all: what is beyond that waits, clients by turns. A client with names that hang fills its own.
+   has a thread of its own, which nothing waits for at the end. There is one for a host, and at most a few for a
+   client and for all: what is beyond that waits, clients by turns. A client with names that hang fills its own.
 3. The guard judges all addresses of a host together. One that may not be called refuses the host: a name that leads
    inside now and then would otherwise be a matter of patience.
 4. A host without an address is known for as long as one that is refused, and looked up beside at each call: how soon
    an answer comes does not tell the two apart, and a name server that failed once costs one attempt.
 
-The log has why a host was refused; whoever registered it learns only that it was.
+The log has why a host was refused; the client that registered it learns only that it was.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ _BODY_S_MAX = 1.0
 # Servers allow 8 to 16 KiB of headers in a request, and send less in an answer.
 _HEAD_BYTES_MAX = 65_536
 _OK = range(200, 300)
-# Of an answer that is no 2xx, for whoever wants to know why: it is kept with the dead letters.
+# Of an answer that is no 2xx: it is kept with the dead letters, and shows why.
 ANSWER_BYTES_KEPT = 2_048
 # Of its status line: a reason is a few words, and is logged, journaled and listed.
 _REASON_BYTES_MAX = 200
@@ -96,7 +96,7 @@ class HttpAnswer:
 
 
 class HttpClient:
-    """Posts to any number of receivers; close it when done. It does not bound calls: whoever posts has a permit."""
+    """Posts to any number of receivers; close it when done. It does not bound calls: the caller has a permit."""
 
     def __init__(self, way: Hosts | Egress, *, connect_s: float, ssl_verify: bool) -> None:
         self._egress = way if isinstance(way, Egress) else None
@@ -286,7 +286,7 @@ class _Connection(asyncio.Protocol):
         self._begin_head()
         answered: asyncio.Future[HttpAnswer] = loop.create_future()
         self._answered = answered
-        # One that waits for the end of its body is not usable, whoever gives up meanwhile.
+        # One that waits for the end of its body is not usable, also when the caller gave up meanwhile.
         self.is_usable = False
         self._transport.writelines((request, body))
         try:
@@ -437,7 +437,7 @@ class _Connection(asyncio.Protocol):
             self._answered.set_result(HttpAnswer(self._status, reason, later, b"".join(body), headers))
 
     def _lines(self) -> tuple[str, ...]:
-        """The first headers, for whoever wants to know why this was refused."""
+        """The first headers, which may show why this was refused."""
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers]
         return tuple(_printable(f"{name}: {value}"[:_HEADER_CHARS_MAX]) for name, value in pairs)
 

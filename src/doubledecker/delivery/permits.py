@@ -18,7 +18,7 @@ class Permits:
         self._token = token
         self._lease_ms = lease_ms
         self._held: dict[str, tuple[Partition, Permit]] = {}
-        # Asked for, and no answer came: whoever asks next asks for the same ones, as they may have been given.
+        # Asked for, and no answer came: the next call asks for the same ones, as they may have been given.
         self._unanswered: dict[Partition, list[str]] = {}
 
     @property

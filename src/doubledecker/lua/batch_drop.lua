@@ -1,6 +1,6 @@
 -- Delete the oldest batches with all they hold, and count what was lost by subscriber.
 --
--- Their jobs stay where they are: whoever takes one finds the batch gone and removes the job.
+-- Their jobs stay where they are: the worker that takes one finds the batch gone and removes the job.
 --
 -- uses holder_drop
 -- key  from           <index>                zset  where to look: all batches, or one subscriber's

@@ -1,6 +1,6 @@
 -- Write down an attempt of bulk delivery: how far its shard has come, the journal, the counters, in one atom.
 --
--- Only for whoever knows where the shard stood: a task that was given up for dead changes nothing. A batch that may itself be
+-- The caller names where the shard stood, so a task that was given up for dead changes nothing. A batch that may itself be
 -- to blame is put aside as one for the workers, who split it and give it up; the shard goes on.
 --
 -- uses job_bell

@@ -1,8 +1,8 @@
 -- Settle what slots have done, move what is due into its receivers' lines, and give free slots their next jobs.
 --
 -- A slot holds one job at most. One that already has a job gets that again: the reply that brought it may have been lost.
--- So a settlement counts only if its slot still holds the job; and one that is repeated, because its reply was lost, is told
--- apart from one that came too late, as a slot also keeps the job that it settled last. The same batch given once more is
+-- So a settlement counts only if its slot still holds the job. A slot also keeps the job that it settled last, which
+-- distinguishes a settlement that is repeated, because its reply was lost, from one that came too late. The same batch given once more is
 -- another job: it has another number.
 --
 -- uses job_bell
@@ -44,8 +44,8 @@
 --
 -- A settlement's result is three numbers: 1 if it counted, the failures of its receiver before, and after. A job is four
 -- values: its slot, the job as it is held there, the failures of its receiver, and its batch as a list: token, creation time,
--- attempts, number of events, and the events as lines if they are in one piece, else how many bytes they hold. Whoever calls
--- a receiver must know it as the registry of this version has it: it may have moved to another address.
+-- attempts, number of events, and the events as lines if they are in one piece, else how many bytes they hold. A worker
+-- must know a receiver as the registry of this version has it: it may have moved to another address.
 --
 -- Of each job whose receiver has lanes that are held, the reply has the slot and these lanes.
 --
@@ -161,7 +161,7 @@ local function give_up(it, bid, events, letters, lanes)
   release_lane(it, bid)
 end
 
--- What becomes of a batch that an attempt was made at, and that is still there.
+-- Settle a batch that was attempted and is still there.
 local function dispose(it, bid, is_counted, delay_ms, events, change)
   local kind = change[1]
   if kind == "split" then
@@ -427,7 +427,7 @@ local owner, owned = string.match(redis.call("GET", sleeper) or "", "^(%S+) (%d+
 owned = tonumber(owned or 0)
 local is_owned = owner ~= process and now < owned and owned <= earliest
 
--- Who has no slot left to offer does not wait; others are told of what is left over, and of what to wait for instead.
+-- A process without a free slot does not wait; to others the reply says what is left, and what to wait for.
 local is_full = given_count == #slots
 if is_full then
   redis.call("SREM", hungry, process)

@@ -3,7 +3,7 @@
 -- Nothing is written when the caller's registry is old or the journal is full. Otherwise each event that is not a
 -- repeat, nor refused because a queue is full, goes to the journal, to its topic's counters, to the current batch of
 -- every receiver, and to its facet's line in every queue that matches, but for full ones that may not refuse it; full batches are promoted, each new batch gets
--- its job, and whoever waits for a queue that was empty is woken. Copies that would take too long are left for later, with the
+-- its job, and consumers that wait for a queue that was empty are woken. Copies that would take too long are left for later, with the
 -- names of who gets them, and an aux job calls this script again, a slice at a time, until none is left.
 --
 -- deny-oom

@@ -20,8 +20,8 @@ local function bury(record, reason, why, status, headers, answer)
   free_lanes({id})
 end
 
--- A dead letter lives again as a message that was tried so often; its attempts are counted on, so that whoever held it
--- in its former life cannot settle it in this one.
+-- A dead letter lives again as a message that was tried so often; its attempts are counted on, so that a consumer
+-- which held it before it died cannot settle it now.
 local function revive(letter, together, forgiven)
   local id, name = letter.id, letter.tenant
   redis.call("HSET", data, id, letter.event)

@@ -26,7 +26,7 @@
 -- arg  charge     text  what serving costs: `time` it took, or `count` of messages
 -- now
 
--- A process may not know yet that the queue has another owner: whoever had it gets and settles nothing any more.
+-- A process may not know yet that the queue has another owner: its former owner gets and settles nothing any more.
 local holder = redis.call("GET", held_by)
 local is_anothers = holder and string.match(holder, " (.*)$") ~= owner
 
@@ -180,8 +180,8 @@ local function seat_ruled(some)
   end
 end
 
--- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere. Whoever comes back
--- stands a little before all that wait for their turn: it is served next, and pays as of now.
+-- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere. A facet that comes
+-- back stands a little before all that wait for their turn: it is served next, and pays as of now.
 local function seat_all(some, some_count)
   local standing, resting, leaving, ruled, count, last_tag = {}, {}, {}, {}, 0, 0
   for i = 1, some_count or #some do

@@ -214,7 +214,7 @@ local function let_go(kind, records)
   end
 end
 
--- The records of those messages that are still in the hands of whoever names the right attempt, and which those are.
+-- The records of those messages that a consumer still holds, as it names their last attempt, and which those are.
 local function still_held(ids, attempts)
   local mine, at, seen, count = {}, {}, {}, 0
   if #ids == 0 then
@@ -236,7 +236,7 @@ local function still_held(ids, attempts)
   return mine, at
 end
 
--- Write down what happened, and wake whoever waits if there is something to serve that was not there before.
+-- Write down what happened, and wake those who wait if there is something new to serve.
 local function write_down()
   local bytes = 0
   for kind, lines in pairs(notes) do

@@ -2,7 +2,7 @@
 --
 -- A lane is the events of a tenant that have the same key or, of those without one, the same topic. An ordered receiver is
 -- called with one batch at a time, so all that could change the order is an event that is put aside. It *holds* its lane. A
--- later batch is given with the lanes that are held: whoever got it has the events of these taken out before it is posted,
+-- later batch is given with the lanes that are held: the worker takes the events of these out before it posts the batch,
 -- and they wait, in order, in a list of their lane. When the event that holds a lane is delivered, given up or dropped, the
 -- lane is let go: its list is served before the line until it is empty, and until then later events of the lane go to its end.
 -- An event of it that is put aside meanwhile holds it again.

@@ -2,7 +2,7 @@
 --
 -- A receiver is called by as many at a time as it has permits. One that has a due job is in exactly one of three places:
 -- in `ring` when it may be called now, in `probes` when it is failing and its next probe is due, in `wake` when it may
--- be called only later. One that has no due job or no free permit is in none; whoever adds a job or frees a permit seats it.
+-- be called only later. One that has no due job or no free permit is in none; the script that adds a job or frees a permit seats it.
 -- One that is halted, paused by its owner or disabled, is in none either, and keeps its line and its failures meanwhile.
 --
 -- One whose calls may only begin so far apart waits in `wake` until the next may. Calls that began late, as processes wake
@@ -40,7 +40,7 @@ local FAILURE_MS, FAILURES_COUNTED_MAX = 60000, 10
 -- A call that began this much later than it might have counts as begun in time: so late a process may wake. Where calls begin
 -- further apart than so long, it does not matter.
 local LATE_MS_MAX, CLOSE_MS_MAX = 100, 1000
--- Nobody is told to wait for longer: a time far away is no number that a reply or an expiry may have.
+-- The longest wait that a reply names: a time far away is no number that a reply or an expiry may have.
 local WAIT_MS_MAX = 86400000
 
 local receiver_of, receivers_read = {}, {}
@@ -143,7 +143,7 @@ local function is_there(bid, token)
   return redis.call("ZSCORE", token_index(token), bid)
 end
 
--- When the first of what waits in a sorted set is due. Whoever removes from one forgets this.
+-- When the first of what waits in a sorted set is due. Code that removes from one resets its entry.
 local heads = {}
 local function head(zset)
   heads[zset] = heads[zset] or tonumber(redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")[2] or math.huge)

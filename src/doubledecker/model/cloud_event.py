@@ -1,7 +1,7 @@
 """CloudEvents 1.0: how one becomes an event of the bus, and the other way; docs/cloudevents.md has the table.
 
 Some attributes become fields of the event. The others, extensions among them, are kept as they came, as one object in
-its field `cloudevent`, so that whoever gets the event as a CloudEvent gets them back.
+its field `cloudevent`, so that a receiver of CloudEvents gets them back.
 
 Data that is JSON is the event's `data` as it is. Text is a JSON string; other bytes are one too, in base64, which
 `"data_base64": true` among the kept attributes tells: no attribute can have that name.
@@ -213,7 +213,7 @@ _PLACES = {"datacontenttype": "the type of the data as Content-Type", "data": "t
 
 
 def is_json(content_type: str) -> bool:
-    """Whether data of this type is JSON, as it is where none is told."""
+    """Whether data of this type is JSON, as it is where no type is given."""
     kind = _kind(content_type)
     return kind in {"", "application/json", "text/json"} or kind.endswith("+json")
 

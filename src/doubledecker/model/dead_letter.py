@@ -136,7 +136,7 @@ class LetterTotals:
 
 
 def no_status(seen: str) -> BadRequest:
-    """What to say to whoever asks for a status that no letter has."""
+    """The error for a status that no letter can have."""
     return BadRequest(f"status is {seen[:80]!r}; it must be an HTTP status, like 503, or 0 for no answer")
 
 

@@ -177,7 +177,7 @@ class PatternSet:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = tuple(patterns)
         self._compiled: re2.Set | None = None
-        # What a match takes, as whoever runs it has measured.
+        # What a match takes, as the caller has measured it.
         self.took_s = 0.0
 
     def match(self, key: str) -> list[int]:

@@ -3,7 +3,7 @@
 The snapshot is a process's copy of the registry at one version. The publish script compares that version with the
 one in Redis before it writes, so an answer given here is proven there.
 
-An event on a reserved topic goes to its audience alone (model/reserved.py), whoever subscribes or matches.
+An event on a reserved topic goes to its audience alone (model/reserved.py), whatever others subscribe to or match.
 
 Of another client's event, a client's queues get at most so many copies: its first ones by name. That is decided when a
 route is made, so that it holds for keys that nobody knew when the queues were registered, and costs a publish nothing.

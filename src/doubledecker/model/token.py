@@ -38,7 +38,7 @@ LIFETIME_S_MAX = 10 * 366 * 86_400
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever sends a request: root, or the client with this token id, and the hash of the secret that it sent."""
+    """Who sends a request: root, or the client with this token id, and the hash of the secret that it sent."""
 
     id: str
     name: str

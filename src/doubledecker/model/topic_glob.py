@@ -1,7 +1,7 @@
 """Globs on topics: a subscription names topics, or has them matched; `*` is any text, `?` one character.
 
-A reserved topic is matched only by a glob that begins as it does, so that whoever wants all topics is not sent what the
-bus notifies its own receiver's owner of.
+A reserved topic is matched only by a glob that begins as it does, so that a receiver of all topics does not get the
+notifications about itself.
 """
 
 import re

@@ -32,7 +32,7 @@ _LOCAL = "local"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _NAME = "spark.app.name"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# PySpark logs what it then raises as well; whoever catches it reports it, once.
+# PySpark logs what it then raises as well; the code that catches it reports it, once.
 _LOGGED_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -110,7 +110,7 @@ def is_alive(spark: SparkSession) -> bool:
 
 def close(spark: SparkSession) -> None:
     """Stop Spark at once, also in the middle of a job, and quietly."""
-    # Spark logs every task that does not survive this as an error, with traces; whoever stops it knows.
+    # Spark logs every task that does not survive this as an error, with traces; here it is on purpose.
     with contextlib.suppress(Py4JError, OSError, AttributeError):
         spark.sparkContext.setLogLevel("OFF")
     spark.stop()

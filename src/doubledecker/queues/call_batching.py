@@ -4,7 +4,7 @@ A call costs the server some 50 µs before it has looked at a message, and a mes
 such call of a kind under way for a queue, and what is asked meanwhile goes together in the next, as in group commit.
 Nobody waits while none is under way; the busier the consumers are, the more of them share a call.
 
-Whoever asked first is served first, and gets no more than it asked for. The script is given who asked for how many, so
+The first to ask is served first, and gets no more than it asked for. The script is given who asked for how many, so
 that time is charged as if each had pulled alone. A call that fails fails for all who share it.
 
 A call is nobody's own: a caller that goes away, because it was cancelled, leaves it to the others. What was pulled for
@@ -178,7 +178,7 @@ class Acks(_Gathering[tuple[Partition, RegisteredQueue], Sequence[Named], list[s
         return await self._ask((partition, queue), held)
 
     def _take(self, waiting: deque[_AskAck]) -> list[_AskAck]:
-        """Whoever names a message that another named before waits for the next call, in which it is gone."""
+        """A request that names a message which another named before waits for the next call, in which it is gone."""
         asks: list[_AskAck] = []
         named: set[str] = set()
         while waiting:

@@ -8,7 +8,7 @@
 
         await queue.run()
 
-Whoever can reach the bus's Redis can do everything with it: there are no tokens here. Others use the client over HTTP.
+A program that can reach the bus's Redis can do everything with it: no tokens here. Others use the client over HTTP.
 """
 
 import asyncio

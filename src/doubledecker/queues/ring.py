@@ -134,7 +134,7 @@ class Patience:
         self.is_over = False
 
     def end(self) -> None:
-        """Whoever waits has gone; the pull returns with what it has."""
+        """The client that waits has gone; the pull returns with what it has."""
         self.is_over = True
         self.rung.set()
 

@@ -20,7 +20,7 @@ FOLD_EVERY = 512  # a power of two: the stage tests some bits of its counter
 
 
 class Histogram:
-    """Durations in seconds; `note` is a list's append, and whoever notes must `fold` now and then."""
+    """Durations in seconds; `note` is a list's append, so the caller must `fold` now and then."""
 
     __slots__ = ("_buckets", "_count", "_recent", "_total_s", "note")
 

@@ -26,7 +26,7 @@ SETTLED_MAX = 100
 _SCRUBBED_MAX = 500
 # A call gives no further job when the batches that it gives hold so much.
 BYTES_MAX = 4_194_304
-# A batch in several pieces that holds more than this is read only when whoever has its job has room for it.
+# A batch in several pieces that holds more than this is read only when the worker that has its job has room for it.
 LARGE_BYTES = 65_536
 # What comes before the events in a batch: token, creation time, attempts, number of events.
 _HEAD = 4

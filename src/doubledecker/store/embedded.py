@@ -2,7 +2,7 @@
 
 Its files, under the data directory:
 
-    valkey.lock       held by whoever owns the data; says the owner's process id
+    valkey.lock       held by the data's owner; says the owner's process id
     valkey.sock       where it listens, unless a port was asked for or the path is too long for a socket
     valkey/           its own directory: the append-only files and valkey.log
 

@@ -2,7 +2,7 @@
 
 A publish call that leaves copies for later (store/deferred_copies.py) puts one parcel into a line of its publisher: the
 events once, and feeds, which name who gets which of them. The script that writes a slice moves the parcel's cursor too,
-and writes nothing if that is not where the slice begins: a copy is made once, whoever repeats what.
+and writes nothing if that is not where the slice begins: a copy is made once, however often a slice is repeated.
 
 The cursor counts copies: feed by feed, in a feed name by name, and of a name event by event.
 """

@@ -1,7 +1,7 @@
 """The history of the bus: samples of its main numbers in three rings at home, each a string of bounded length.
 
 A sample has a fixed size and its place in a ring is its time, so writing one overwrites the one that is a whole ring
-older. A place that was not written for so long still has that older sample, whose time tells.
+older. A place that was not written for so long still has that older sample, which shows by its time.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """Jobs that redrive or purge many dead letters, a few a second: at home, what each is to do and whether it has ended.
 
-The jobs of a receiver are one value, which is changed only by whoever saw it last. How far a job has come is counted
-where letters are, by the very script that takes them (`dead:done`).
+The jobs of a receiver are one value, which is changed only by a process that saw it last. How far a job has come is
+counted where letters are, by the very script that takes them (`dead:done`).
 """
 
 from collections.abc import Callable, Sequence

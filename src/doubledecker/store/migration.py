@@ -93,7 +93,7 @@ async def run(
         return
     owner = f"{socket.gethostname()}:{os.getpid()}:{uid()}"
     is_awaited = False
-    # Those who wait look at the lock alone: whoever migrates watches for readers of what `layout` reads.
+    # Those who wait look at the lock alone: the process that migrates watches for readers of what `layout` reads.
     while (holder := await _lock(partitions.home, owner, lease_s=_LEASE_S)) != owner:
         _check_stop(stop)
         if not is_awaited:
@@ -329,7 +329,7 @@ async def _lock(home: Partition, owner: str, *, lease_s: float) -> str:
 async def _keep_lock(home: Partition, owner: str) -> None:
     while True:
         await asyncio.sleep(_LEASE_S / 3)
-        with suppress(BusAway):  # whoever takes it over shuts this process out
+        with suppress(BusAway):  # a process that takes it over shuts this one out
             await _lock(home, owner, lease_s=_LEASE_S)
 
 

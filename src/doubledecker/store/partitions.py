@@ -135,7 +135,7 @@ class Partitions:
         """
         nodes = Nodes(url, guard)
         async with contextlib.AsyncExitStack() as held:
-            # Whoever waits for a server asks it again and again: a try that fails must leave no connection.
+            # A process that waits for a server asks it again and again: a try that fails must leave no connection.
             held.push_async_callback(nodes.close)
             await nodes.discover()
             tagged = count > 1 or nodes.is_cluster

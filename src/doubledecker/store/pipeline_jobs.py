@@ -1,4 +1,4 @@
-"""Pipeline jobs as they are kept at home: a hash for each kind, a job a field, changed only by whoever saw it last."""
+"""Pipeline jobs as kept at home: a hash for each kind, a job a field, changed only by a process that saw it last."""
 
 from collections.abc import Callable
 from typing import cast

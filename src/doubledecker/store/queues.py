@@ -143,7 +143,7 @@ async def pull(
 
 
 async def overdue(partition: Partition, names: Sequence[str], *, by_ms: int) -> list[str]:
-    """Those of the queues that hold something due for so long; whoever pulls would have brought it back."""
+    """The queues that hold something due for so long; a pull would have returned it to its line."""
     places = [partition.key(f"queue:{place}:{name}") for name in names for place in ("pending", "scheduled")]
     firsts = await partition.commands([["ZRANGE", place, 0, 0, "WITHSCORES"] for place in places])
     until = await partition.time_ms() - by_ms

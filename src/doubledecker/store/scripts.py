@@ -132,7 +132,7 @@ def read(name: str) -> str:
 
 
 def parts_of(body: str) -> list[str]:
-    """The parts that a script uses, and those that these use: each once, and before whoever uses it."""
+    """The parts that a script uses, and those that these use: each once, and before what uses it."""
     found = (name for part in _USES.findall(body) for name in (*parts_of(read(part)), part))
     return list(dict.fromkeys(found))
 

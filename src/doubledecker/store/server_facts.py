@@ -1,4 +1,4 @@
-"""What the servers say of themselves, for whoever wants to know whether they fit; nothing is written."""
+"""What the servers report of themselves, to check whether they fit; nothing is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

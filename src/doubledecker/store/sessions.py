@@ -8,7 +8,7 @@ import msgspec
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded
 
-# A working day: whoever comes back tomorrow signs in again.
+# A working day: the next day begins with signing in.
 SESSION_S = 43_200
 # Long enough to start a browser on a slow machine.
 CODE_S = 900

@@ -124,7 +124,7 @@ class Authenticator:
             token = self._registry.snapshot.with_secret(hashed, clock.now_ms())
             if token is not None:
                 caller = _caller(token, hashed)
-                # A former secret ends by time, which the cache knows nothing of.
+                # A former secret ends by time, which the cache does not look at.
                 if hashed == token.hash:
                     self._remember(header, caller)
                 return caller

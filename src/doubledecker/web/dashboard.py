@@ -1,6 +1,6 @@
 """The dashboard over HTTP: its pages, its files, signing in and out.
 
-A page is answered as HTML, and to whoever accepts an event stream, as an EventSource does, as a stream of its parts.
+A page is answered as HTML, or as a stream of its parts where the request accepts an event stream, as of an EventSource.
 """
 
 import re
@@ -175,7 +175,7 @@ class Dashboard:
                 return None
             visit = self._visit(request, caller)
             return self._renderer.blocks(page, visit, await page.look(visit))
-        except DoubledeckerError:  # the browser asks again, and is told what is wrong
+        except DoubledeckerError:  # the browser asks again, and the answer says what is wrong
             return None
 
     def _visit(self, request: Request, caller: Caller) -> Visit:

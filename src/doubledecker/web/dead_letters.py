@@ -201,7 +201,7 @@ class DeadLetterRoutes:
             until = moment.to_text(moment.from_ms(end_ms))
             chosen = self._within(asked.filter, caller)
             if asked.ids is not None:
-                return _told(request, await self._settle_named(owner, action, chosen, asked, until=until))
+                return _answered(request, await self._settle_named(owner, action, chosen, asked, until=until))
             if asked.rate_per_s is not None and not asked.dry_run:
                 job = await self._jobs.begin(owner, action, chosen, rate_per_s=asked.rate_per_s)
                 auditing.learn(request, count=job.count, detail=f"job {job.id}")
@@ -209,13 +209,13 @@ class DeadLetterRoutes:
             meant = replace(chosen, to_ms=end_ms)
             count = await dead_letters.count(self._partitions, owner, meant)
             if asked.dry_run:
-                return _told(request, SettledLetters(count, count, dry_run=True, until=until))
+                return _answered(request, SettledLetters(count, count, dry_run=True, until=until))
             most = min(count, dead_letters.SETTLED_MAX)
             await dead_letters.admit(self._pacer, owner, action, most)
             done = await dead_letters.settle(
                 self._partitions, self._live, owner, action, meant, most=most, until_ms=now_ms
             )
-        return _told(request, SettledLetters(count, done, dry_run=False, until=until))
+        return _answered(request, SettledLetters(count, done, dry_run=False, until=until))
 
     async def _settle_named(
         self, owner: LetterOwner, action: Action, chosen: LetterFilter, asked: ChosenBody, *, until: str
@@ -248,7 +248,7 @@ class DeadLetterRoutes:
         return LetterOwner(chosen.pushed)
 
 
-def _told(request: Request, settled: SettledLetters) -> Response:
+def _answered(request: Request, settled: SettledLetters) -> Response:
     auditing.learn(request, count=settled.messages, is_change=not settled.dry_run)
     return shapes.json(settled)
 

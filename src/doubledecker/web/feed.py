@@ -165,7 +165,7 @@ class Feed:
     async def _follow(self, partition: Partition) -> None:
         while True:
             if not self._is_wanted.is_set():
-                # Whoever wakes it starts from what is the journal's end then.
+                # The listener that wakes it starts from the journal's end at that time.
                 self._places[partition.index] = None
                 await self._is_wanted.wait()
             try:
@@ -187,7 +187,7 @@ class Feed:
             self._move(partition, cut)
             self._tell_gap(Gap(partition.index, place, cut))
         for kept in page.entries:
-            # In one go: whoever attaches itself finds the feed before or after an entry, never inside.
+            # In one go: a listener that attaches itself finds the feed before or after an entry, never inside.
             self._hand_out(partition, kept)
             self._move(partition, Position.after(kept.id))
             await asyncio.sleep(0)

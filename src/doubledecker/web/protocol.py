@@ -274,7 +274,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _leave(self) -> None:
         self._end()
-        # It is told that it is lost only a moment later, and is to count no longer.
+        # Its loop learns of the loss only a moment later; it must not count until then.
         self.connections.discard(self)
         self.transport.close()
 

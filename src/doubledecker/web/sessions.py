@@ -62,7 +62,7 @@ class Sessions:
         return caller and replace(caller, only_looks=record.only_looks)
 
     async def sign_in(self, request: Request, secret: str, *, only_looks: bool = False) -> str:
-        """A session of whoever has this token; raises SignInRefused, or TooOften."""
+        """Begin a session with this token; raises SignInRefused, or TooOften."""
         await self._pay(request)
         await self._tries.pay(f"token:{_digest(secret.encode(), b'try')[:16]}", minute_max=TOKEN_TRIES_MAX)
         caller = await self._authenticator.by_token(secret)
@@ -73,7 +73,7 @@ class Sessions:
         return await self._begin(caller.id, caller.secret_hash, only_looks=only_looks)
 
     async def sign_in_by_code(self, request: Request, code: str) -> str:
-        """A session of root, for a code that was not used before; raises SignInRefused, or TooOften."""
+        """Begin a session of root with a code that was not used before; raises SignInRefused, or TooOften."""
         await self._pay(request)
         root = self._authenticator.root
         if root is None or not await sessions.use_code(self._partitions.home, code):
@@ -125,8 +125,8 @@ class Sessions:
 
     def _is_secure(self, request: Request) -> bool:
         """Whether the browser speaks HTTPS, as far as a proxy that we know says so."""
-        is_told = request.headers.get("X-Forwarded-Proto") == "https"
-        return request.url.scheme == "https" or (is_told and self._is_of_proxy(request))
+        is_claimed = request.headers.get("X-Forwarded-Proto") == "https"
+        return request.url.scheme == "https" or (is_claimed and self._is_of_proxy(request))
 
     def _is_of_proxy(self, request: Request) -> bool:
         try:

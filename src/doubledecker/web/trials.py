@@ -2,8 +2,8 @@
 
 A test leaves nothing behind: it is in no journal and no counter, is not tried again, and says nothing of the receiver's
 health; one that is paused, failing or disabled can be tested too. Web sends it itself, so that it needs no worker and
-waits for nothing. Whoever tests a receiver that hangs holds a request of its own until the attempt times out; how many
-may do so at a time is bounded, and so is how often.
+waits for nothing. A client that tests a receiver that hangs holds a request of its own until the attempt times out;
+how many may do so at a time is bounded, and so is how often.
 """
 
 import contextlib

@@ -252,8 +252,8 @@ class Deliveries:
     def _slots_for(self, loop: _Loop, freed: list[str]) -> list[str]:
         """Slots to offer: those it was given, those it has just freed unless others wait, and free ones if it looks.
 
-        Whoever asks anyway offers one free slot as well: else a call that fills all the slots it names needs another to
-        find that there is no more. More would cost the server a tenth of the call; if it fills all, it looks.
+        A call that is due anyway offers one free slot too: else one that fills all the slots it names needs
+        another to find that there is no more. More would cost the server a tenth of the call; if all fill, it looks.
         """
         slots, loop.slots = loop.slots, []
         # Settling frees permits too, so what it frees asks again at once.

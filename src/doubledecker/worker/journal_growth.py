@@ -1,4 +1,4 @@
-"""Growth of the attempt journal: whoever writes much of it has the journals cut to their bound at once.
+"""Growth of the attempt journal: a worker that writes much of it cuts the journals to their bound at once.
 
 The job `repair` cuts them each second. In between one client's attempts can be a hundred megabytes: each names its
 events, ten thousand at most, whose ids are their publisher's.

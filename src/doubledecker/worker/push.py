@@ -52,7 +52,7 @@ class CallSlots:
 
 
 class Slot:
-    """A place among the calls of a process, for whoever has waited longest."""
+    """A place among the calls of a process, for the watch that has waited longest."""
 
     def __init__(self, places: Sequence[asyncio.Semaphore]) -> None:
         self._places = places

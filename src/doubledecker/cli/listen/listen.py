@@ -87,7 +87,7 @@ def _url(text: str) -> str:
 
 
 def _keys(secret: str | None) -> SigningKeys:
-    """Those of the secret that is given, or of a new one, which is told."""
+    """The keys of the secret that is given, or of a new one, which is shown."""
     if secret is None:
         made = signing.make(clock.now_ms())
         _say(f"requests are signed with {made.secret}")

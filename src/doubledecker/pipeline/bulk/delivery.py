@@ -133,7 +133,7 @@ class Bulk:
 
     async def _see_off(self, bus: Partitions, token: str, progress: Progress) -> None:
         if not progress.until:
-            # Whoever made it live died before it could say where bulk delivery ends.
+            # The process that made it live died before it wrote where bulk delivery ends.
             await registry.copy_version(bus, await registry.version(bus.home))
             await bulk.end(bus, token)
         elif scan_ranges.is_through(progress) and token not in self._running:

@@ -67,7 +67,7 @@ def leave_out(ground: SparkReadContext, erasure: Erasure) -> int:
 
 
 def delete_removed(ground: SparkReadContext) -> None:
-    """Delete, now, the files that are in the table no more; whoever still reads an older version has to begin again."""
+    """Delete, now, the files that are in the table no more; a reader of an older version has to begin again."""
     table = landing.table_of(ground.root, "events").open()
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=False)
 

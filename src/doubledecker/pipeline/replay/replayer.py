@@ -5,7 +5,7 @@
    rows to lanes, and sorts each lane; all events of a tenant, or of a key, are in one lane.
 3. Each task sends its lane (resend_task.py), fenced, and no faster than all of them together may. A direct replay is
    posted to its subscriber instead.
-4. The driver notes how far the replay has come; whoever goes on with it begins there, and the fences know what was
+4. The driver notes how far the replay has come; the next driver begins there, and the fences know what was
    sent of the window that was under way.
 
 Between windows there is time for the other steps, for other replays, for cancelling, and for the target to catch up.

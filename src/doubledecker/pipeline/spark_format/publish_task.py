@@ -23,7 +23,7 @@ from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
 from doubledecker.store import write_offsets
 from doubledecker.store.write_offsets import Write
 
-# What whoever made the rows may say about them: why one is refused before it is offered, and where it is from.
+# What rows may bring with them: why one is refused before it is offered, and where it is from.
 NOTES = ("_why", "_row", "_file")
 
 
@@ -88,7 +88,7 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
 
 
 def _said(arrow: pa.RecordBatch) -> dict[int, str]:
-    """Why whoever made the rows refuses which."""
+    """Which rows are refused already, and why."""
     reasons = arrow.column("_why").to_pylist() if "_why" in arrow.schema.names else []
     return {at: why for at, why in enumerate(reasons) if why}
 

@@ -82,7 +82,7 @@ class Pause:
                 context.run(wake, self)
 
     def add_done_callback(self, wake: Wake, *, context: Context | None = None) -> None:
-        """Called by the task that waits, and by whoever looks over its shoulder."""
+        """Called by the task that waits, and by code that observes it."""
         if self._wake is None:
             self._wake, self._context = wake, context or copy_context()
             self._others: tuple[tuple[Wake, Context], ...] = ()

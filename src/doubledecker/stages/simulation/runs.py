@@ -244,7 +244,7 @@ def _spread(wanted: Sequence[Run], *, count: int) -> Iterable[Replication]:
     if workers <= 1:
         yield from here(wanted)
         return
-    # Spawned, not forked: a fork copies the threads' locks of whoever draws a progress bar.
+    # Spawned, not forked: a fork copies the locks of threads, as of a progress bar.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts)
     is_done = False

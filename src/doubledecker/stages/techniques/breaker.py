@@ -210,7 +210,7 @@ class Breaker(Stage):
         self._force(FORCED_CLOSED, key)
 
     def release(self, key: str | None = None) -> None:
-        """Go by what happens again; the circuit begins closed, and knows nothing of the past."""
+        """Go by what happens again; the circuit begins closed, without a past."""
         if not self.per_key:
             self._change(self._shared, "closed")
         elif self._forced.pop(key, None) is not None:
