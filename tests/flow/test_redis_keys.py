@@ -596,13 +596,15 @@ def test_the_page_names_every_key_of_the_scripts():
         for _, template in (*scripts.load(name).header.keys, *scripts.load(name).header.families)
     }
     page = {shape(row.pattern) for row in (*documented(), *documented("While data is migrated"))}
-    # The drop script is told which index to look into.
+    # The drop script gets the index to look into.
     declared.discard("*")
     # A channel.
     declared.discard("bell:*")
-    # The queue that these scripts are told is always `aux`.
+    # The queue that these scripts get is always `aux`.
     of_aux = r"^jobs:(index|instant|scheduled|hungry|pending:index|pending)(?=:\*(:\*)?$):\*"
     declared = {re.sub(of_aux, r"jobs:\1:aux", each) for each in declared}
     declared = {re.sub(r"^journal:\*$", "journal:events", each) for each in declared}
+    # The receiver of a queue is `@` and its name.
+    declared = {each if each in page else each.replace(":@*", ":*") for each in declared}
 
     assert declared - page == set()
