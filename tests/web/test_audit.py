@@ -9,7 +9,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.bus import audit as trail
 from doubledecker.errors import BusAway
 from doubledecker.store import audit, dead_letters
-from doubledecker.web import auditing
+from doubledecker.web import auditing, origins
 from harness import ROOT_KEY, TestBus, a_bus
 from letters import a_letter
 from web.asking import an_app, ask
@@ -142,7 +142,7 @@ def test_an_address_is_taken_from_trusted_proxies_alone():
     def whence(peer: str, *forwarded: str) -> tuple[str, str]:
         headers = [(b"x-forwarded-for", each.encode()) for each in forwarded]
         proxies = Settings(root_key="r", trusted_proxies="10.0.0.0/8,::1").proxies
-        return auditing.whence({"client": (peer, 1), "headers": headers}, proxies)
+        return origins.whence({"client": (peer, 1), "headers": headers}, proxies)
 
     assert whence("192.0.2.1", "198.51.100.7") == ("192.0.2.1", "")
     assert whence("10.0.0.1", "198.51.100.7") == ("198.51.100.7", "10.0.0.1")

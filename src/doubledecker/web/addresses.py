@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+from doubledecker.web.origins import Network, is_in, network_of
 
 # Behind a proxy on this machine every client has its address, so nothing is counted there.
 LOOPBACK: tuple[Network, ...] = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
-# A provider gives each of its customers a network of at least this size, so its addresses count as one.
-_IPV6_PREFIX = 64
 _MORE_SHARE = 0.02
 _LOOK_S = 0.1
 
@@ -52,30 +50,8 @@ class Addresses:
         return max(self._open.values(), default=0)
 
     def _counted(self, host: str) -> str:
-        address = _parsed(host)
-        if address is None:
-            return ""  # a unix socket has none
-        if any(address in network for network in self._uncounted if network.version == address.version):
-            return ""
-        return network_of(host)
-
-
-def network_of(host: str) -> str:
-    """What an address counts for: itself, or of IPv6 its customer's network; empty when it is no address."""
-    address = _parsed(host)
-    if address is None:
-        return ""
-    if address.version == 6:  # noqa: PLR2004 - the name of the protocol
-        return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
-    return str(address)
-
-
-def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
+        # A unix socket has no address.
+        return "" if is_in(host, self._uncounted) else network_of(host)
 
 
 @dataclass(frozen=True, slots=True)

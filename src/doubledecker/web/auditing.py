@@ -4,7 +4,6 @@ A request that changes something is recorded unless it is the daily work of publ
 """
 
 import contextlib
-import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
@@ -24,8 +23,8 @@ from doubledecker.model import audit as records
 from doubledecker.model.audit import AuditRecord
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
-from doubledecker.web.addresses import Network
 from doubledecker.web.body import BODY_KEPT, header
+from doubledecker.web.origins import Network, whence
 
 # What the trail calls what a route does. Where it made something new (201), `changed` becomes `created`.
 _ACTIONS = {
@@ -151,38 +150,6 @@ def learn(
     learned.count = learned.count if count is None else count
     learned.detail = learned.detail if detail is None else detail
     learned.is_change = learned.is_change if is_change is None else is_change
-
-
-def whence(scope: Scope, proxies: Sequence[Network]) -> tuple[str, str]:
-    """The address that a request comes from, and of the trusted proxy that says so, if there is one.
-
-    Every proxy appends whom it was asked by. So the last address that is no trusted proxy's is the caller's, and what
-    stands before it is anyone's word.
-    """
-    client: tuple[str, int] | None = scope.get("client")
-    peer = client[0] if client else ""
-    if not _is_in(peer, proxies):
-        return peer, ""
-    named = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for").decode("latin-1")
-    for hop in reversed([each.strip() for each in named.split(",")]):
-        if _parsed(hop) is None:
-            break
-        if not _is_in(hop, proxies):
-            return hop, peer
-    return peer, ""
-
-
-def _is_in(address: str, networks: Sequence[Network]) -> bool:
-    parsed = _parsed(address)
-    return parsed is not None and any(parsed in each for each in networks if each.version == parsed.version)
-
-
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return None
-    return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
 def _fitting(scope: Scope, name: bytes, form: re.Pattern[str]) -> str:

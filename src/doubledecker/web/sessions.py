@@ -6,7 +6,6 @@ a digest of the id, which no other site can know.
 """
 
 import hmac
-import ipaddress
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +20,8 @@ from doubledecker.model.token import Caller
 from doubledecker.store import sessions
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.sessions import SESSION_S, SessionRecord
-from doubledecker.web.addresses import Network, network_of
-from doubledecker.web.auditing import whence
 from doubledecker.web.authentication import Authenticator
+from doubledecker.web.origins import Network, connected, is_in, network_of, whence
 from doubledecker.web.pace import ClientPace
 
 # Tries in a minute, and at once: of an address, behind which there may be many people, and of a token.
@@ -126,14 +124,7 @@ class Sessions:
     def _is_secure(self, request: Request) -> bool:
         """Whether the browser speaks HTTPS, as far as a proxy that we know says so."""
         is_claimed = request.headers.get("X-Forwarded-Proto") == "https"
-        return request.url.scheme == "https" or (is_claimed and self._is_of_proxy(request))
-
-    def _is_of_proxy(self, request: Request) -> bool:
-        try:
-            address = ipaddress.ip_address(request.client.host if request.client else "")
-        except ValueError:
-            return False
-        return any(address in network for network in self._proxies)
+        return request.url.scheme == "https" or (is_claimed and is_in(connected(request.scope), self._proxies))
 
 
 def new_id() -> str:
