@@ -385,7 +385,7 @@ async def beating(url: str, beat: Callable[[Any, int], Awaitable[Any]]) -> Async
 async def test_data_is_not_migrated_while_an_older_version_is_at_work(beat: Any, said: str, one: Topology):
     await a_world(one)
     async with beating(one.url, beat):
-        with pytest.raises(ServerUnfit, match=f"an older version is at work on this data .{said} heard of lately"):
+        with pytest.raises(ServerUnfit, match=f"an older version is at work on this data .{said} seen lately"):
             await migrated(one, dead_s=2.0)
 
         async with redis.from_url(one.url) as client:

@@ -232,7 +232,7 @@ def explained(url: str) -> Iterator[None]:
         raise Refused(str(error)) from error
 
 
-# What the bus tells its clients to ask over HTTP, and the command that asks it.
+# What errors of the bus tell clients to ask over HTTP, and the command that asks it.
 _COMMANDS = (
     (r"POST /api_tokens\b", "`doubledecker token create NAME`"),
     (r"GET /api_tokens\b", "`doubledecker token list`"),

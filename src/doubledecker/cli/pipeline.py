@@ -133,7 +133,7 @@ def _headline(state: PipelineState) -> str:
         return "No pipeline has run on this bus; start one with `doubledecker pipeline run`"
     age = words.age(now_ms - run.at)
     if not run.is_alive(now_ms):
-        word = "stopped" if run.state == "stopped" else "was last heard of"
+        word = "stopped" if run.state == "stopped" else "was last seen"
         return f"The pipeline {word} {age} ago; start it with `doubledecker pipeline run`"
     return (
         f"The pipeline is {run.state} on {run.master}, for {words.age(now_ms - run.began_at)}; its lake is {run.lake}"

@@ -60,7 +60,7 @@ def completion(shell: str) -> None:
     made = get_completion_class(shell)
     assert made is not None
     root = click.get_current_context().find_root().command
-    told = made(root, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE")
+    completion = made(root, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE")
     # Not `source()`: for bash that runs one, to learn its version.
-    click.echo(told.source_template % told.source_vars())
+    click.echo(completion.source_template % completion.source_vars())
     click.echo(f"Keep it in {_KEPT[shell]}", err=True)

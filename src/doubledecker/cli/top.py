@@ -108,12 +108,12 @@ def _print(board: Board, *, as_json: bool) -> None:
     rates = {name: round(trail.rate(measure), 1) for name, measure in _RATES.items()}
     latencies = {f"p{share}": trail.latency_ms(share / 100) for share in _SHARES}
     if as_json:
-        # More than the histogram tells is no number of JSON.
-        told = {name: None if ms is None or ms == float("inf") else round(ms, 1) for name, ms in latencies.items()}
+        # Beyond the last bucket of the histogram is no number of JSON.
+        shown = {name: None if ms is None or ms == float("inf") else round(ms, 1) for name, ms in latencies.items()}
         bus = {**status.as_json_of(view), **{f"{name}_per_s": rate for name, rate in rates.items()}}
         queues = [_queue_as_json(each) for each in board.queues]
         processes = dict(board.alive)
-        click.echo(json.dumps({**bus, "latency_ms": told, "queues": queues, "processes": processes}))
+        click.echo(json.dumps({**bus, "latency_ms": shown, "queues": queues, "processes": processes}))
         return
     rows = [[f"{name} a second", words.rate(rate)] for name, rate in rates.items()]
     rows += [[f"latency {name}", words.age(ms)] for name, ms in latencies.items()]

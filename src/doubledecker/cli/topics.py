@@ -89,5 +89,5 @@ def _ended(remote: "Bus", topic: str) -> str:
 
 
 def _count(topic: "Topic") -> str:
-    """How many events a topic had; a token of some tenants is not told."""
+    """How many events a topic had; not shown to a token of some tenants."""
     return "" if topic.events is None else f"{topic.events:,}"

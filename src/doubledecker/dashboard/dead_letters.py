@@ -117,15 +117,15 @@ class DeadLetterPages:
         """How many letters would be taken; of them a form has those that had died by now."""
         receiver = visit.path["receiver"]
         body = _body(visit.given(*_FILTER), visit.ids)
-        told = await visit.send("POST", f"{api_of(receiver)}/dead/{action}", {**body, "dry_run": True})
+        answer = await visit.send("POST", f"{api_of(receiver)}/dead/{action}", {**body, "dry_run": True})
         given = {name: str(value) for name, value in body.items() if name != "ids"}
         return {
             "receiver": receiver,
             "action": action,
-            "count": told["count"],
-            "given": given if visit.ids else {**given, "to": told["until"]},
+            "count": answer["count"],
+            "given": given if visit.ids else {**given, "to": answer["until"]},
             "ids": visit.ids,
-            "rate": _RATE if told["count"] > _AT_ONCE_MAX else "",
+            "rate": _RATE if answer["count"] > _AT_ONCE_MAX else "",
             "at_once_max": _AT_ONCE_MAX,
             "back": f"{DEAD}/{part(receiver)}",
         }
@@ -135,8 +135,8 @@ class DeadLetterPages:
         body = _body({name: form[name] for name in _FILTER if form.get(name)}, visit.ids)
         if rate := form.get("rate_per_s", "").strip():
             body["rate_per_s"] = _number(rate)
-        told = await visit.send("POST", f"{api_of(receiver)}/dead/{action}", body)
-        said = {} if "rate_per_s" in body else {_DID[action]: told["messages"], "of": told["count"]}
+        answer = await visit.send("POST", f"{api_of(receiver)}/dead/{action}", body)
+        said = {} if "rate_per_s" in body else {_DID[action]: answer["messages"], "of": answer["count"]}
         return f"{DEAD}/{part(receiver)}" + (f"?{urlencode(said)}" if said else "")
 
     async def _counts(self, visit: Visit) -> dict[str, int]:
@@ -191,7 +191,7 @@ def _number(text: str) -> float:
 
 
 def _said(visit: Visit) -> str:
-    """What was done just now, as the address tells: numbers alone, so that no link puts words here."""
+    """What was done just now, as the address has it: numbers alone, so that no link puts words here."""
     for did in _DID.values():
         done, of = visit.query.get(did, ""), visit.query.get("of", "")
         if all(text.isascii() and text.isdigit() and len(text) < _VALUES_MAX for text in (done, of)):

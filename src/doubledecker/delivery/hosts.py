@@ -8,7 +8,7 @@
 3. The guard judges all addresses of a host together. One that may not be called refuses the host: a name that leads
    inside now and then would otherwise be a matter of patience.
 4. A host without an address is known for as long as one that is refused, and looked up beside at each call: how soon
-   an answer comes does not tell the two apart, and a name server that failed once costs one attempt.
+   an answer comes does not show which it is, and a name server that failed once costs one attempt.
 
 The log has why a host was refused; the client that registered it learns only that it was.
 """

@@ -73,7 +73,7 @@ end
 -- limit, held, leased: its permits, those that slots hold, those on lease. failures: different batches that failed in a row;
 -- 0 while it is well. retry_at: when its next probe is due. refusals: different batches refused in a row. prober: the slot
 -- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
--- jobs slots were given for it, which tells one from the same once more. delivered_at: when it last took a batch, 0 if never
+-- jobs slots were given for it, which distinguishes a job from the same given again. delivered_at: when it last took a batch, 0 if never
 -- since this is kept. wish: until when the next free permit is left to a lease that found none. halt: why nothing is sent
 -- to it. root: the batch that was refused or failed last, as it was published; parts: how many of its parts in a row. ramp:
 -- how many permits it has so soon after it failed, 0 for all of them. every_ms: how far apart its calls begin, 0 for no

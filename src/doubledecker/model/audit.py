@@ -72,8 +72,8 @@ def ended(
 
 def given(asked: msgspec.Struct) -> str:
     """What a request gave, in a line."""
-    told = {name: value for name, value in msgspec.to_builtins(asked).items() if value not in {None, False}}
-    return " ".join(f"{name}={value}" for name, value in told.items())
+    fields = {name: value for name, value in msgspec.to_builtins(asked).items() if value not in {None, False}}
+    return " ".join(f"{name}={value}" for name, value in fields.items())
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Some attributes become fields of the event. The others, extensions among them, a
 its field `cloudevent`, so that a receiver of CloudEvents gets them back.
 
 Data that is JSON is the event's `data` as it is. Text is a JSON string; other bytes are one too, in base64, which
-`"data_base64": true` among the kept attributes tells: no attribute can have that name.
+`"data_base64": true` among the kept attributes shows: no attribute can have that name.
 """
 
 import base64
@@ -158,7 +158,7 @@ def source_of(event: AcceptedEvent) -> str:
 
 
 def known_by(event: AcceptedEvent) -> str:
-    """What tells an event from others with its id: the id, and of a CloudEvent its source with it."""
+    """What distinguishes an event from others with its id: the id, and of a CloudEvent its source with it."""
     source = source_of(event)
     return _repeat_id(source, event.id) if source else event.id
 
@@ -317,7 +317,7 @@ def _offered(
 
 
 def _kept(attributes: Mapping[str, Attribute], source: str, time: str | None, *, is_base64: bool) -> Raw:
-    """What is no field of the event, in JSON; of the time, what its milliseconds do not tell."""
+    """What is no field of the event, in JSON; of the time, what its milliseconds do not hold."""
     kept: dict[str, Attribute] = {"source": source}
     if "dataschema" in attributes:
         kept["dataschema"] = _required(attributes, "dataschema", _URI, "an absolute URI")
@@ -370,7 +370,7 @@ def _key(attributes: Mapping[str, Attribute]) -> str | None:
 
 
 def _time(attributes: Mapping[str, Attribute]) -> tuple[int | None, str | None]:
-    """Milliseconds since 1970, and the time as it was given where these do not tell it."""
+    """Milliseconds since 1970, and the time as it was given where these do not hold it."""
     text = _text(attributes, "time")
     if text is None:
         return None, None

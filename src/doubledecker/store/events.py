@@ -46,7 +46,7 @@ _Bounded = tuple[int, str, list[int], list[int]]
 
 
 class RoutedEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event as the publish call takes it, with the id that tells its repeats if the publisher gave it one.
+    """One event as the publish call takes it, with the id by which repeats are recognised if the publisher gave it one.
 
     A struct, because there is one for every event.
     """

@@ -97,7 +97,7 @@ async def check_silent(partitions: Partitions, *, since: Beats, dead_s: float) -
     if now.is_ahead_of(since):
         known = now.recent(now_ms=await partitions.home.time_ms(), dead_s=dead_s)
         raise ServerUnfit(
-            f"an older version is at work on this data ({known} heard of lately), and this one would migrate it to "
+            f"an older version is at work on this data ({known} seen lately), and this one would migrate it to "
             f"format {layout.FORMAT}: stop all processes of the older version, then start this one again"
         )
 

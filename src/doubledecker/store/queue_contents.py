@@ -88,7 +88,7 @@ async def destroy(partition: Partition, name: str, *, version: int) -> bool:
         how: dict[str, Value] = {"tenants": tenants, "held": held, "is_last": int(is_last), "kept_ms": LEASE_MS_MAX}
         return cast("int", await partition.run(_DESTROY, **named, **how, version=version))
 
-    # From here on nothing is put on it by one who has not heard that it is gone.
+    # From here on no process with an older copy of the registry adds to it.
     left = await step()
     if left <= 0:
         return left == 0

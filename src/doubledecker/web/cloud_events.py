@@ -1,6 +1,6 @@
 """CloudEvents in requests of `POST /events`: which mode one is in, and how its events are read.
 
-The content type tells the structured modes, and the header `ce-specversion` the binary one, whose attributes are
+The content type names the structured modes, and the header `ce-specversion` the binary one, whose attributes are
 headers and whose data is the body.
 """
 

@@ -34,8 +34,7 @@ from doubledecker.web.body import BodyLimits
 from doubledecker.web.receivers import ChosenReceiver, ReceiverFinder
 from doubledecker.web.turns import ClientLocks
 
-# Erasures that came to nothing.
-# An id that tells its time was made before the event was written, by the clock of another machine.
+# An id that contains its time was made before the event was written, by the clock of another machine.
 _BEFORE_MS, _AFTER_MS = 5_000, 60_000
 # First only the time around is looked through: what others published before and after would end a bounded look.
 _CLOSELY_BEFORE_MS, _CLOSELY_AFTER_MS = 100, 2_000
@@ -185,7 +184,7 @@ class ResendRoutes:
             yield _Wanted(list(attempt.events), *span, attempt.place)
 
     async def _times(self, id_: str, token: str) -> AsyncIterator[tuple[int, int]]:
-        """When an event may have been accepted: as its id tells, or the newest attempt that carried it; or lately.
+        """When an event may have been accepted: by its id, or the newest attempt that carried it; or lately.
 
         An attempt at this receiver comes first: one at another may have carried another's event.
         """
@@ -254,7 +253,7 @@ class ResendRoutes:
             )
         where = "the journal or the lake" if is_read else "the journal, and this process reads no lake"
         return (
-            f"no event {id_[:80]!r} that this receiver gets was found in {where}, by the time that its id tells, or an "
+            f"no event {id_[:80]!r} that this receiver gets was found in {where}, by the time in its id, or an "
             f"attempt that carried it, nor in the last ten minutes. If a pipeline has landed it, a replay sends it: "
             f"doubledecker replay --receiver {chosen.token} --where \"id = '…'\""
         )

@@ -307,7 +307,7 @@ def _route_groups(
 
 
 def _default_scopes(settings: Settings) -> Scopes:
-    """What a new token may do where that is not said."""
+    """What a new token may do whose request does not say."""
     return NOTHING if settings.tokens_default == "none" else UNLIMITED
 
 
