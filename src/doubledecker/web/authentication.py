@@ -68,7 +68,7 @@ class Authenticator:
         return caller
 
     async def by_token(self, secret: str) -> Caller | None:
-        """Whose token or root key this is; with the hash of the secret, also of root's."""
+        """The caller with this token or root key, and the hash of its secret; None for an unknown secret."""
         hashed = tokens.hash_secret(secret)
         await self._registry.refresh()
         if self.root is not None and hmac.compare_digest(hashed, self._root_hash):
@@ -82,7 +82,7 @@ class Authenticator:
         return replace(ROOT, secret_hash=self._root_hash) if self._root_hash else None
 
     def holder(self, id_: str, is_of: Callable[[str], bool]) -> Caller | None:
-        """Who has this id and a secret that works now and whose hash is the one that is meant."""
+        """The caller with this id, and a secret that works now and whose hash `is_of` accepts."""
         if id_ == ROOT_NAME:
             return self.root if self.root is not None and is_of(self._root_hash) else None
         token = self._registry.snapshot.tokens.get(id_)
@@ -116,7 +116,7 @@ class Authenticator:
         return caller
 
     def _by_secret(self, header: bytes, hashes: Sequence[str]) -> Caller | None:
-        """Whose one of these secrets is, as far as this process knows; remembered by the header if that is for good."""
+        """The client with one of these secrets, as known here; remembered unless the secret is a former one."""
         if any(hmac.compare_digest(hashed, self._root_hash) for hashed in hashes):
             self._remember(header, ROOT)
             return ROOT
@@ -131,7 +131,7 @@ class Authenticator:
         return None
 
     async def _by_portal(self, secret: bytes) -> Caller:
-        """Whose customer has this portal token; it is not remembered, as anyone with a client can have any number."""
+        """The caller of a portal token; it is not remembered, as a client can make any number of them."""
         signed = portals.read(secret) if self._portal_key else None
         if signed is None:
             raise Unauthenticated(_NOT_SIGNED)
@@ -171,7 +171,7 @@ class Authenticator:
         return caller
 
     def _proven(self, credentials: digest.Credentials, method: str, target: str) -> Caller | None:
-        """Who has answered the challenge, as far as this process knows."""
+        """The caller that has answered the challenge, by this process's copy of the registry."""
         callers = self._candidates(credentials.user)
         checked = digest.check(
             credentials,
@@ -202,7 +202,7 @@ class Authenticator:
             self._cache[header] = caller
 
     def _forget_if_changed(self) -> None:
-        """Forget whose each header is when the registry has changed."""
+        """Forget the callers of all headers when the registry has changed."""
         if self._cache_version != self._registry.snapshot.version:
             self._cache.clear()
             self._remembered.clear()
