@@ -47,7 +47,7 @@ class LetterBounds:
 
 @dataclass(frozen=True)
 class LetterOwner:
-    """Whose letters: a queue's, or a subscriber's."""
+    """The owner of letters: a queue, or a subscriber."""
 
     receiver: Subscriber
     queue: RegisteredQueue | None = None
@@ -58,7 +58,7 @@ class LetterOwner:
 
     @property
     def client(self) -> str:
-        """Whose receiver it is, empty for root."""
+        """The client that has the receiver, empty for root."""
         return self.receiver.client
 
     @classmethod

@@ -41,7 +41,7 @@ class Resender:
         self._pacer = pacer
 
     async def gets(self, receiver: Subscriber, kinds: Iterable[tuple[EventKind, str]]) -> set[tuple[EventKind, str]]:
-        """Of kinds of events, each with its publisher, those on the receiver's topics, or that match its queue.
+        """Return the kinds, each with its publisher, that are on the receiver's topics or match its queue.
 
         None that are beyond what its owner's token is limited to.
         """

@@ -80,7 +80,7 @@ class DeliveryLoad:
 
     @property
     def message_id(self) -> str:
-        """By which a signed request is known; a dot would end it there."""
+        """The id of a signed request; a dot would end it there."""
         return self.message or self.batch.replace(PATH, "-")
 
     @property

@@ -49,7 +49,7 @@ def lines(headers: Mapping[str, str]) -> bytes:
 
 
 def traced(headers: Mapping[str, str], first: bytes, body: bytes) -> Mapping[str, str]:
-    """With the trace of the events, if all have the same; `first` begins with the first of them."""
+    """Headers with the trace of the events, if all have the same; `first` begins with the first of them."""
     # Few events have one, and then the first has: only its line is looked at. Without an end it lacks a brace.
     if b'"traceparent"' not in first[: first.find(b"\n")]:
         return headers

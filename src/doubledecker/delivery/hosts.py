@@ -148,7 +148,7 @@ class Hosts:
             loop.call_soon(self._end, flight, OSError(errno.ENOMEM, str(error)))
 
     def _run(self, flight: _Flight, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: it touches nothing but the system and the loop."""
+        """Look up in a thread: it touches nothing but the system and the loop."""
         found: Sequence[str] | OSError
         try:
             found = self._look_up(flight.host)

@@ -117,7 +117,7 @@ def newest_audit(wanted: AuditFilter, *, limit: int) -> Query:
 
 
 def _span(from_ms: int, to_ms: int | None, before: AttemptPlace | None) -> tuple[datetime | None, datetime | None]:
-    """From when, and until when, rows can have been written that follow a place, newest first."""
+    """The times between which rows can have been written that follow a place, newest first."""
     until_ms = min((each for each in (to_ms, before and before.ms + 1) if each), default=None)
     return moment.from_ms(from_ms) if from_ms else None, None if until_ms is None else moment.from_ms(until_ms)
 

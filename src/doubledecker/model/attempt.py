@@ -35,7 +35,7 @@ class AttemptPlace(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, *, field: str) -> "AttemptPlace":
-        """From a request; raises BadRequest."""
+        """Read a place from a request; raises BadRequest."""
         found = _FORM.fullmatch(text)
         if not found:
             raise BadRequest(f"{field} is {text[:80]!r}; it must be an id as it is listed, like 1794740919538-0-0")

@@ -134,7 +134,7 @@ class OfferedCloudEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def repeat_id(self) -> str:
-        """By which a repeat is known: an id is its source's alone. No event without a source can have the same."""
+        """The id that a repeat has: an id is its source's alone. No event without a source can have the same."""
         return _repeat_id(self.source, self.offered.id)
 
 
@@ -144,7 +144,7 @@ def _repeat_id(source: str, id_: str | None) -> str:
 
 
 class _Sourced(msgspec.Struct, gc=False):
-    """Of the attributes that are kept, whose event it is."""
+    """The attribute, of those that are kept, which names the source."""
 
     source: str = ""
 

@@ -112,7 +112,7 @@ class LetterPlace:
 
     @classmethod
     def parse(cls, text: str) -> "LetterPlace":
-        """From the cursor of a page; raises BadRequest."""
+        """Read the cursor of a page; raises BadRequest."""
         found = _PLACE.fullmatch(text)
         if found is None:
             raise BadRequest(f"after is {text[:80]!r}; it must be the `after` of the page before")

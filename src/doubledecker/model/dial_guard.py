@@ -111,7 +111,7 @@ class DialGuard:
 
     @classmethod
     def parse(cls, allowed: str, *, is_private_allowed: bool) -> Self:
-        """From networks, addresses and hosts, separated by commas; raises ValueError for what is never opened."""
+        """Read networks, addresses and hosts, separated by commas; raises ValueError for what is never opened."""
         networks, hosts = [], []
         for each in filter(None, (part.strip() for part in allowed.split(","))):
             if _NAME.fullmatch(each):

@@ -18,7 +18,7 @@ class EgressProxy:
 
 
 def parse(text: str) -> EgressProxy:
-    """From `http://user:password@host:port`; raises ValueError, whose text has no password in it."""
+    """Read `http://user:password@host:port`; raises ValueError, whose text has no password in it."""
     scheme, separator, rest = text.partition("://")
     user, _, host = rest.rpartition("@")
     try:

@@ -125,7 +125,7 @@ class EventLimits:
 
     @property
     def event_bytes_max(self) -> int:
-        """Of an event as it is offered: no valid one has more, and so a larger one is not decoded.
+        """The most bytes of an event as it is offered: no valid one has more, so a larger one is not decoded.
 
         Its data may be in base64, which takes a third more, and all other fields have a few thousand characters.
         """

@@ -43,7 +43,7 @@ def parse(asked: Mapping[str, object]) -> EventFilter:
 
 
 def stored(text: str) -> EventFilter | None:
-    """From what is kept; empty for none."""
+    """Read a filter from what is kept; empty for none."""
     return _compiled(text, msgspec.json.decode(text)) if text else None
 
 

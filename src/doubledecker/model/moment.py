@@ -33,5 +33,5 @@ def from_ms(at_ms: int) -> datetime:
 
 
 def to_text(moment: datetime) -> str:
-    """In UTC, to the millisecond, the rest cut off."""
+    """A time as text: in UTC, to the millisecond, the rest cut off."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"

@@ -73,5 +73,5 @@ def encode(headers: tuple[tuple[str, str], ...]) -> str:
 
 
 def stored(record: str) -> tuple[tuple[str, str], ...]:
-    """From what is kept."""
+    """Read headers from what is kept."""
     return _STORED.decode(record) if record else ()

@@ -140,7 +140,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, text: str) -> "Checkpoint":
-        """From what is kept."""
+        """Read a checkpoint from what is kept."""
         place, attempts, retry_at = text.split(" ")
         return cls(parse(place, partitions=1)[0], int(attempts), int(retry_at))
 

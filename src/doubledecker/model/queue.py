@@ -104,7 +104,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def receiver(self) -> Subscriber:
-        """Who gets what is pushed from it; the name cannot be a token's."""
+        """The receiver of what is pushed from it; its name cannot be a token's."""
         return Subscriber(
             token=f"@{self.name}",
             callback=self.callback,

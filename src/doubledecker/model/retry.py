@@ -74,5 +74,5 @@ _STORED = msgspec.json.Decoder(RetryPolicy)
 
 
 def stored(record: str) -> RetryPolicy | None:
-    """From what is kept; empty for none."""
+    """Read a policy from what is kept; empty for none."""
     return _STORED.decode(record) if record else None

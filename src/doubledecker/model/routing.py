@@ -53,7 +53,7 @@ class RouteFilters(msgspec.Struct, frozen=True, eq=False, gc=False):
     of_queues: KindFilters | None
 
     def select(self, facts: EventFacts) -> Selection:
-        """Who wants an event, of those with a filter."""
+        """The receivers with a filter that want an event."""
         return (
             () if self.of_receivers is None else self.of_receivers.select(facts),
             () if self.of_queues is None else self.of_queues.select(facts),
@@ -284,7 +284,7 @@ class Registry:
         return self.subscribers | {receiver.token: receiver for receiver in self._pushed.values()}
 
     def receiver(self, token: str) -> Subscriber | None:
-        """Who is called by this token: a subscriber, or `@` and the name of a queue with a callback."""
+        """The receiver with this token: a subscriber, or `@` and the name of a queue with a callback."""
         queue = self.queues.get(token[1:]) if token.startswith("@") else None
         return queue.receiver if queue and queue.callback else self.subscribers.get(token)
 
@@ -334,7 +334,7 @@ class Registry:
         return [self.subscribers[id_] for id_ in self._by_client.get(client, {}).values()]
 
     def subscribers_named(self, named: str) -> list[str]:
-        """With this id; else those of `<client>/<name>`, or of `<client>` the default one, by its id or name."""
+        """The one of this id; else those of `<client>/<name>`, or the default one of `<client>`, by its id or name."""
         if named in self.subscribers:
             return [named]
         client, _, name = named.partition("/")

@@ -108,5 +108,5 @@ def encode(keys: SigningKeys | None) -> str:
 
 
 def stored(record: str) -> SigningKeys | None:
-    """From what is kept."""
+    """Read keys from what is kept; empty for none."""
     return _STORED.decode(record) if record else None

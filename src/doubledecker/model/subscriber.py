@@ -145,7 +145,7 @@ class Subscriber:
 
     @property
     def tenant(self) -> str:
-        """Of which tenant alone it gets events; empty for all."""
+        """The tenant whose events alone it gets; empty for all."""
         return "" if self.is_queues else tenant_in(self.token)
 
     @property

@@ -53,7 +53,7 @@ class Caller:
 
     @property
     def share(self) -> str:
-        """Whose turns it takes: its client's, or through a portal those of one tenant of its client."""
+        """The name under which its turns count: its client, or for a portal one tenant of its client."""
         return self.id if self.portal is None else f"{self.id}/{self.portal.tenant}"
 
     @property
@@ -96,7 +96,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def former_hashes(self) -> list[str]:
-        """Of the secrets that were replaced, also of those that have ended."""
+        """The hashes of secrets that were replaced, also of those that have ended."""
         return [secret.hash for secret in self.former]
 
     def accepts(self, secret_hash: str, now_ms: int) -> bool:

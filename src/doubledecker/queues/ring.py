@@ -69,7 +69,7 @@ _log = log.get("queues")
 
 
 class Bell:
-    """Who waits for which queue in this process."""
+    """The pulls that wait in this process, by queue."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions

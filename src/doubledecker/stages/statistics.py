@@ -125,7 +125,7 @@ class Counters:
         self.work_time.fold()
 
     def fold_when_long(self) -> None:
-        """For the rare ways to end, of which nobody counts when it is time."""
+        """Fold where it is time; for the rare ways to end, which are not counted."""
         if self.work_time.is_long or self.queue_time.is_long:
             self.fold()
 

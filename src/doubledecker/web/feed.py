@@ -58,7 +58,7 @@ def lines_of(entry: JournalEntry) -> list[bytes]:
 
 
 def owner_of(entry: JournalEntry, number: int, key: str) -> str | None:
-    """Who alone, besides root, may see an entry's event, given its number and routing key; None for all."""
+    """The one client that may see an entry's event, given its number and routing key; None for all."""
     if not reserved.is_reserved(key.split(":")[1]):
         return None
     for publisher, value in entry.fields:
@@ -131,7 +131,7 @@ class Feed:
             self._by_key.clear()
 
     def attach(self, listener: Listener) -> None:
-        """From here on it gets what is published, starting right after the feed's places."""
+        """Send a listener what is published from here on, starting right after the feed's places."""
         self._attached.add(listener)
         self._by_key.clear()
 

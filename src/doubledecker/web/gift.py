@@ -9,7 +9,7 @@ from doubledecker.model import schema
 
 
 class Gift(msgspec.Struct, forbid_unknown_fields=True):
-    """Who the new owner is."""
+    """What makes another client the owner."""
 
     to: Annotated[str, Meta(description="The token id of the new owner")]
 

@@ -300,7 +300,7 @@ def _of_subscribers(view: Overview) -> Iterator[_Rows]:
 
 
 def _circuits(view: Overview) -> Iterator[_Rows]:
-    """Who may be called: a circuit is open while its receiver fails, and half open while that is probed."""
+    """The circuits of receivers: a circuit is open while its receiver fails, and half open while that is probed."""
     # All three states are shown, so that a graph has a zero and not a hole.
     circuits = (
         ((each.subscriber.token, state), int(each.condition.circuit == state))

@@ -44,7 +44,7 @@ class ChosenReceiver:
 
     @property
     def pushed(self) -> Subscriber:
-        """Who is called; raises Conflict for a queue that is only pulled from."""
+        """The receiver that is called; raises Conflict for a queue that is only pulled from."""
         if self.receiver is None:
             name = self.token.removeprefix("@")
             raise Conflict(f"queue {name!r} has no callback, so nothing is sent; PUT /queues/{name} can give it one")

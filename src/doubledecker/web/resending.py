@@ -260,7 +260,7 @@ class ResendRoutes:
 
 
 def _spans(attempt: ListedAttempt) -> list[tuple[int, int]]:
-    """From when to when its events were accepted, at the first and at the second guess."""
+    """The times between which its events were accepted, at the first and at the second guess."""
     at = attempt.accepted_at
     closely = [(max(0, at - _CLOSELY_BEFORE_MS), at + _CLOSELY_AFTER_MS)] if at else []
     begin = at or attempt.at - _LATELY_MS
@@ -276,7 +276,7 @@ def _one_of_each(wanted: _Wanted, found: Sequence[_Past]) -> list[_Past]:
 
 
 def _carried(same: list[_Past], place: AttemptPlace | None) -> list[_Past]:
-    """Of events with one id those that the attempt at this place can have carried.
+    """The events, of those with one id, that the attempt at this place can have carried.
 
     Most attempts are journaled where their events are; those of the bulk tier and of replays are not.
     """

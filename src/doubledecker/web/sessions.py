@@ -51,7 +51,7 @@ class Sessions:
         self._proxies = proxies
 
     async def find(self, request: Request) -> Caller | None:
-        """Whose session the request has, if it has one that has not ended."""
+        """The caller whose session the request has, unless it has none or one that has ended."""
         session = _cookie(request, _SESSION)
         record = await sessions.find(self._partitions.home, session) if session else None
         if record is None:

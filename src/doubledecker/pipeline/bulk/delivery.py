@@ -233,5 +233,5 @@ class Bulk:
         return served
 
     def _trouble(self) -> str:
-        """Whose rounds break, and why."""
+        """The subscribers whose rounds break, and why."""
         return "; ".join(f"subscriber {token!r}: {trouble.error}" for token, trouble in self._troubles.items())

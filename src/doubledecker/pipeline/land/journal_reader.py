@@ -39,7 +39,7 @@ class Access:
 
     @classmethod
     def by(cls, settings: Settings) -> "Access":
-        """By the settings."""
+        """Access by the settings."""
         return cls(settings.redis_url, settings.namespace, settings.partitions)
 
 
@@ -96,7 +96,7 @@ async def fill(access: Access, name: str, rules: MemoryRules) -> JournalFill:
 
 
 async def extents(access: Access, name: str, after: Mapping[int, Position] | None = None) -> dict[int, Extent]:
-    """From where to where a journal reaches, by partition; the first entry is the one after what `after` names."""
+    """The extent of a journal, by partition; the first entry is the one after what `after` names."""
     found = {}
     async with connected(access) as bus:
         for part in bus.all:

@@ -131,7 +131,7 @@ class Pace:
     rules: MemoryRules = field(default_factory=MemoryRules)
 
     def is_due(self, fill: JournalFill, *, since_s: float) -> bool:
-        """By what waits, and how long ago the last commit was.
+        """Whether to land, by what waits and how long ago the last commit was.
 
         Nothing waits while the journals are half full: at their bound they are cut, or refuse events.
         """

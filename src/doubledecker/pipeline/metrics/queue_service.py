@@ -148,7 +148,7 @@ def _is_observed(tenants: _Tenants) -> bool:
 
 
 def _wait_ms(held: _Tenant) -> float | None:
-    """By Little's law: all the time that messages waited, over how many were served."""
+    """The mean wait by Little's law: all the time that messages waited, over how many were served."""
     if not held.pulled:
         return None if held.waited_ms else 0.0
     return held.waited_ms / held.pulled

@@ -55,7 +55,7 @@ def by_hour(root: str, *, since: datetime, until: datetime) -> dict[int, int]:
 
 
 def reach(root: str) -> tuple[datetime, datetime] | None:
-    """From when to when there are measures at all, by the tables' logs; None when there are none."""
+    """The times between which there are measures, by the tables' logs; None when there are none."""
     bounds = []
     for name in measures.MEASURES:
         with _readable(measures.table_of(root, name).uri) as table:

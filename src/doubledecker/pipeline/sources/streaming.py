@@ -43,7 +43,7 @@ class Outlet:
 
     @property
     def options(self) -> dict[str, str]:
-        """For the sink."""
+        """The options of the sink."""
         return {
             "redisUrl": self.access.url,
             "namespace": self.access.namespace,

@@ -58,7 +58,7 @@ class Record:
 
     @property
     def duration_s(self) -> float:
-        """From there to the last attempt's beginning, and a mean gap more, so that the last one is inside."""
+        """The time to the last attempt's beginning, and a mean gap more, so that the last one is inside."""
         span_s = self.attempts[-1].at_s - self.begun_s
         return (span_s or 1.0) * (1.0 + 1.0 / len(self.attempts))
 
@@ -244,7 +244,7 @@ def _outage_rows(attempts: Sequence[RecordedTry]) -> list[list[RecordedTry]]:
 
 
 def _outage(row: Sequence[RecordedTry], record: Record) -> Outage:
-    """From its first failure to somewhere between its last and the next success: the middle, for all we know."""
+    """An outage from its first failure to the middle between its last and the next success."""
     last = row[-1].at_s
     after = [one.at_s for one in record.attempts if one.is_success and one.at_s > last]
     end_s = (last + min(after)) / 2 if after else record.begun_s + record.duration_s

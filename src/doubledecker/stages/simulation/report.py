@@ -179,7 +179,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class Interval:
-    """From one look to the next, in one replication."""
+    """The time from one look to the next, in one replication."""
 
     former: SimulationSample
     latter: SimulationSample
@@ -191,7 +191,7 @@ class Interval:
 
     @property
     def success(self) -> float | None:
-        """Of the events that ended here."""
+        """The share of success of the events that ended here."""
         ended = self.latter.ended - self.former.ended
         return (self.latter.succeeded - self.former.succeeded) / ended if ended else None
 
@@ -268,7 +268,7 @@ def measures(report: Report) -> dict[str, Estimate]:
 
 
 def differences(former: Report, latter: Report) -> dict[str, Estimate]:
-    """By how much the latter's measures are higher."""
+    """How much higher the latter's measures are."""
     return {name: _difference(former, latter, measure) for name, measure in MEASURES.items()}
 
 

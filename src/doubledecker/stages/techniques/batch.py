@@ -91,7 +91,7 @@ class Batch(Stage):
             await self._ask_together(batch)
 
     def _worker_ended(self, worker: "asyncio.Task[object]") -> None:
-        """In a callback, because a task that is cancelled before its first step runs nothing of its own."""
+        """Free a place; in a callback, as a task that is cancelled before its first step runs nothing of its own."""
         self._pool.free()
         if worker.cancelled():
             self._is_gathering = False

@@ -20,7 +20,7 @@ from doubledecker.stages.stage import Stage
 
 @dataclass(frozen=True)
 class Outage:
-    """From `start_s` to before `end_s`."""
+    """A time without answers, from `start_s` to before `end_s`."""
 
     start_s: float
     end_s: float
