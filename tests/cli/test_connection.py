@@ -40,6 +40,7 @@ def a_server(status: int, body: bytes) -> Iterator[str]:
         (200, b"<html>", 3, "what answers is not a bus, or another version of it"),
         (404, b"<html>", 4, "answered 404, not as a bus does"),
         (503, b'{"detail": "Redis is away"}', 3, "cannot do this now: Redis is away; try again, or look at its log\n"),
+        (403, b'{"detail": "no \\u001b]0;x\\u0007"}', 4, "doubledecker: no \N{REPLACEMENT CHARACTER}]0;x"),
         (401, b"{}", 4, "does not know this key; pass the right one, or another --bus\n"),
         (401, b'{"detail": "this token expired at noon"}', 4, "this token expired at noon\n"),
     ],

@@ -9,6 +9,7 @@ import click
 
 from doubledecker import __version__
 from doubledecker.assembly.launch import PROCESSES_MAX, Member
+from doubledecker.cli import words
 from doubledecker.cli.audit import audit
 from doubledecker.cli.dead import dead
 from doubledecker.cli.events import events
@@ -468,5 +469,5 @@ def _load_settings_file() -> None:
 
 
 def _fail(error: DoubledeckerError | str, code: int) -> None:
-    click.echo(f"doubledecker: {error}", err=True)
+    words.say(error)
     sys.exit(code)

@@ -69,9 +69,9 @@ def resend(
     for id_ in sent.events:
         click.echo(id_)
     if sent.missing:
-        click.echo(f"Not found any more: {', '.join(sent.missing)}", err=True)
+        click.echo(f"Not found any more: {words.printable(', '.join(sent.missing))}", err=True)
     if sent.refused:
-        click.echo(f"Refused, as the queue is full: {', '.join(sent.refused)}", err=True)
+        click.echo(f"Refused, as the queue is full: {words.printable(', '.join(sent.refused))}", err=True)
 
 
 def _row(each: "AttemptView") -> list[str]:

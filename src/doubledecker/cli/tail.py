@@ -54,7 +54,7 @@ def tail(bus: str | None, data: Path | None, secret: str | None, wanted: TailReq
         asyncio.run(follower.follow(show))
     except KeyboardInterrupt:
         if follower.last_id:
-            _say(f"stopped; go on with --from {follower.last_id}")
+            words.say(f"stopped; go on with --from {follower.last_id}")
         sys.exit(_INTERRUPTED)
 
 
@@ -86,7 +86,7 @@ class _Follower:
         except client.StreamDropped as error:
             if error.reason == "revoked":
                 raise Refused(error.detail) from error
-            _say(f"dropped by the bus: {error.detail}")
+            words.say(f"dropped by the bus: {error.detail}")
             self._lose("the stream ended")
         except client.BusAway as error:
             # One that was never there is a mistake to report at once; one that was will be back.
@@ -99,10 +99,10 @@ class _Follower:
         """Show what came; returns whether that was the last."""
         if self._is_lost:
             self._is_lost = False
-            _say(f"connected again; going on after {self.last_id}")
+            words.say(f"connected again; going on after {self.last_id}")
         self.last_id = each.id
         if each.kind == "gap":
-            _say(f"events are missing, they are no longer in the journal: {each.json}")
+            words.say(f"events are missing, they are no longer in the journal: {each.json}")
         elif each.kind == "event":
             show(words.printable_json(each.json).decode())
             self._shown += 1
@@ -110,7 +110,7 @@ class _Follower:
 
     def _lose(self, why: str) -> None:
         if not self._is_lost:
-            _say(f"{why}; trying again until it is back")
+            words.say(f"{why}; trying again until it is back")
         self._is_lost = True
 
 
@@ -138,7 +138,3 @@ def _moment(at_ms: int) -> str:
         return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000)) + f".{at_ms % 1000:03}"
     except (OverflowError, ValueError, OSError):
         return str(at_ms)  # a publisher's timestamp may lie beyond any calendar
-
-
-def _say(message: str) -> None:
-    click.echo(f"doubledecker: {message}", err=True)

@@ -62,6 +62,12 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
+def say(message: object) -> None:
+    """Tell on stderr, in our name; what a bus answers is anyone's text too."""
+    lines = f"doubledecker: {message}".split("\n")
+    click.echo("\n".join(map(printable, lines)), err=True)
+
+
 def printable_json(text: str | bytes) -> bytes:
     """JSON of the same meaning that commands no terminal: escapes what is not printable in its strings."""
     found = text.decode() if isinstance(text, bytes) else text

@@ -24,7 +24,7 @@ import click
 import msgspec
 
 from doubledecker import client, clock
-from doubledecker.cli import folder
+from doubledecker.cli import folder, words
 from doubledecker.cli.folder import Address
 from doubledecker.cli.listen.shown import Shown
 from doubledecker.client import AsyncBus, Streamed
@@ -73,7 +73,7 @@ def listen(address: Address, plan: ForwardPlan, *, as_json: bool) -> None:
         asyncio.run(forwarder.run(address))
     except KeyboardInterrupt:
         if forwarder.position:
-            _say(f"stopped; go on with --from {forwarder.position}")
+            words.say(f"stopped; go on with --from {forwarder.position}")
         sys.exit(_INTERRUPTED)
 
 
@@ -90,7 +90,7 @@ def _keys(secret: str | None) -> SigningKeys:
     """The keys of the secret that is given, or of a new one, which is shown."""
     if secret is None:
         made = signing.make(clock.now_ms())
-        _say(f"requests are signed with {made.secret}")
+        words.say(f"requests are signed with {made.secret}")
         return made
     if not signing.is_secret(secret):
         raise click.UsageError(f"--secret must begin with {signing.PREFIX}, and go on with at least 24 bytes in base64")
@@ -145,7 +145,7 @@ class _Forwarder:
                 raise BusAway(f"{why}; the bus has been away for {away_s:.0f} s: {go_on}")
             if self._heard_s > began_s:
                 pause_s = _PAUSE_S_MIN
-            _say(f"{why}; connecting again in {pause_s:g} s")
+            words.say(f"{why}; connecting again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
@@ -173,9 +173,9 @@ class _Forwarder:
         self._heard_s = asyncio.get_running_loop().time()
         if not self._is_connected:
             self._is_connected = True
-            _say("connected again" if self._read_upto else f"forwarding to {self._receiver.callback}")
+            words.say("connected again" if self._read_upto else f"forwarding to {self._receiver.callback}")
         if each.kind == "gap":
-            _say(f"events are missing, they are no longer in the journal: {each.json}")
+            words.say(f"events are missing, they are no longer in the journal: {each.json}")
 
     async def _post_all(self, dialer: Dialer) -> None:
         """Post what comes, until there was enough."""
@@ -208,7 +208,7 @@ class _Forwarder:
             self._shown.attempt(outcome, seen, is_again=is_again)
             if is_settled or is_again:
                 return
-            _say(f"nobody answers at {self._receiver.callback}; trying again in {pause_s:g} s")
+            words.say(f"nobody answers at {self._receiver.callback}; trying again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
@@ -225,9 +225,11 @@ class _Forwarder:
             if word in {"r", "resend"} and wanted in self._kept:
                 await self._post(dialer, [self._kept[wanted]], message="", is_again=True)
             elif word in {"r", "resend"}:
-                _say(f"there is no event {wanted!r} among the last {_KEPT_MAX:,}; `doubledecker resend` has older ones")
+                words.say(
+                    f"there is no event {wanted!r} among the last {_KEPT_MAX:,}; `doubledecker resend` has older ones"
+                )
             elif word:
-                _say("type r to send the last event again, r ID to send another, Ctrl-C to stop")
+                words.say("type r to send the last event again, r ID to send another, Ctrl-C to stop")
 
 
 def _events(taken: Sequence[Streamed]) -> list[str]:
@@ -267,7 +269,3 @@ async def _typed() -> AsyncIterator[str]:
                 yield line.decode(errors="replace")
     finally:
         loop.remove_reader(_STDIN)
-
-
-def _say(message: str) -> None:
-    click.echo(f"doubledecker: {message}", err=True)
