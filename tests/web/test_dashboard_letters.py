@@ -1,11 +1,14 @@
 """Dead letters and the audit trail on pages: who sees which, what is done, and what is recorded of it."""
 
+import gc
 import re
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from conftest import Topology
+from doubledecker.dashboard.dead_letters import LetterRows
 from doubledecker.store import dead_letters
 from harness import TestBus, a_bus, within
 from letters import a_letter
@@ -237,3 +240,32 @@ async def test_a_session_that_only_looks_changes_nothing_whatever_its_token_may(
         assert "only looks" in text
         assert "Purge" not in text
         assert await count(bus, mine) == 2
+
+
+async def test_a_letter_shows_its_events_numbers_as_they_were_written(one: Topology):
+    written = b'{"topic":"orders","type":"paid","t":1,"id":"e1","tenant":"acme","data":0.10000000000000000000000001}'
+    async with a_bus(one, workers=0) as bus:
+        secret, client = await a_receiver(bus, "shop")
+        await dead_letters.add(bus.partitions.home, client, [a_letter(1, event=written)])
+        async with a_browser(bus, secret) as http:
+            _, text = await page(http, bus, f"/dead/{client}/0-{1:020}")
+
+            assert "0.10000000000000000000000001" in text
+
+
+def test_a_list_of_letters_makes_nothing_of_what_their_events_carry():
+    event = {"id": "e1", "data": [[] for _ in range(1_000)]}
+    texts = dict.fromkeys(("id", "topic", "tenant", "reason", "why"), "")
+    row = {**texts, "attempts": 1, "died_at": 1, "status": 500, "event": event}
+    answer = msgspec.json.encode({"count": 1, "messages": [row], "after": None})
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        read = msgspec.json.decode(answer, type=LetterRows)
+        made = len(gc.get_objects()) - before
+    finally:
+        gc.enable()
+
+    assert read.messages[0].event.id == "e1"
+    assert made < 10

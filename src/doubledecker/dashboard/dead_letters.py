@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec import Raw
 
 from doubledecker.dashboard import figures
 from doubledecker.dashboard.bus_view import BusView
@@ -41,6 +42,37 @@ class Value:
     link: str = ""
 
 
+class EventId(msgspec.Struct, gc=False):
+    """All that a list shows of an event."""
+
+    id: str = ""
+
+
+class LetterRow(msgspec.Struct, gc=False):
+    """What a list shows of a letter.
+
+    Events are not read but for their ids: those of a page hold megabytes, which are a million values when somebody
+    means harm, and the process would answer nobody until it had them.
+    """
+
+    id: str
+    topic: str
+    tenant: str
+    attempts: int
+    reason: str
+    why: str
+    died_at: int
+    event: EventId
+
+
+class LetterRows(msgspec.Struct, gc=False):
+    """A page of letters."""
+
+    count: int
+    messages: list[LetterRow]
+    after: str | None
+
+
 class DeadLetterPages:
     def __init__(self, bus: BusView) -> None:
         self._bus = bus
@@ -62,7 +94,8 @@ class DeadLetterPages:
         """The letters of one receiver that a filter means, the oldest first, and the jobs that work on them."""
         receiver = visit.path["receiver"]
         chosen, after = visit.given(*_FILTER), visit.given("after")
-        found = await visit.get(f"{api_of(receiver)}/dead", {**chosen, **after, "limit": str(_ROWS)})
+        asked = {**chosen, **after, "limit": str(_ROWS)}
+        found = await visit.get(f"{api_of(receiver)}/dead", asked, type_=LetterRows)
         return {
             "receiver": receiver,
             "found": found,
@@ -77,15 +110,17 @@ class DeadLetterPages:
     async def look_at_letter(self, visit: Visit) -> Mapping[str, object]:
         """One letter: its event, what was answered last, and the attempts that carried it."""
         receiver = visit.path["receiver"]
-        letter = await visit.get(f"{api_of(receiver)}/dead/{part(visit.path['id'])}")
-        event_id = letter["event"].get("id")
+        letter = await visit.get(f"{api_of(receiver)}/dead/{part(visit.path['id'])}", type_=dict[str, Raw])
+        event = bytes(letter.pop("event"))
+        event_id = msgspec.json.decode(event, type=EventId).id
         tried: dict[str, Any] = {"attempts": [], "older": ""}
         if event_id:
             tried = await visit.get("/attempts", {"event": event_id, "limit": _ATTEMPTS})
         return {
             "receiver": receiver,
-            "letter": letter,
-            "event": figures.pretty(letter["event"]),
+            "letter": {name: msgspec.json.decode(value) for name, value in letter.items()},
+            "event_id": event_id,
+            "event": figures.over_lines(event),
             "attempts": [each for each in tried["attempts"] if each["receiver"] == receiver],
             "older": tried["older"],
         }

@@ -23,12 +23,13 @@ def api_of(receiver: str) -> str:
 
 @dataclass(frozen=True)
 class ApiCall:
-    """What a page asks of the API in its caller's name; the names in its path are quoted."""
+    """What a page asks of the API in its caller's name, and what the answer is read as; its path has quoted names."""
 
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, object] | None = None
+    type: Any = Any
 
 
 # Answers with what the API answers, read from JSON; raises what its route raises.
@@ -70,9 +71,9 @@ class Visit:
         """What the query has under these names."""
         return {name: value for name in names if (value := self.query.get(name, "").strip())}
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
-        """What the API shows this caller."""
-        return await self.ask(ApiCall("GET", path, query or {}))
+    async def get(self, path: str, query: Mapping[str, str] | None = None, *, type_: Any = Any) -> Any:
+        """What the API shows this caller; of a type that skips what is not shown where that may be large."""
+        return await self.ask(ApiCall("GET", path, query or {}, type=type_))
 
     async def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Have the API do something in this caller's name."""

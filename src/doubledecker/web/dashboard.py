@@ -240,7 +240,7 @@ class Dashboard:
 async def _ask(request: Request, caller: Caller, call: ApiCall) -> Any:
     behind: Behind = request.scope[_BEHIND]
     body = (await behind.ask(request, caller, call)).body
-    return msgspec.json.decode(body) if body else None
+    return msgspec.json.decode(body, type=call.type) if body else None
 
 
 def inner_scope(outer: Scope, call: ApiCall) -> Scope:
