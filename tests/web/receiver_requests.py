@@ -83,7 +83,8 @@ def _subscriptions() -> list[Request]:
         ("client", "PUT", one, "given", wanted, {}, 409),
         ("root", "POST", give, "client", {"to": "other"}, {}, 409),
         ("root", "POST", give, "nobody", {"to": "other"}, {}, 404),
-        ("other", "DELETE", one, "given", None, {}, 204),
+        ("client", "DELETE", "/subscribers/{subscriber}", "other/given", None, {}, 404),
+        ("other", "DELETE", "/subscribers/{subscriber}", "other/given", None, {}, 204),
     ]
 
 

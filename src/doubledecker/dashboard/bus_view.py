@@ -16,6 +16,7 @@ from doubledecker.dashboard import series
 from doubledecker.dashboard.fairness import QueueFairness, weigh
 from doubledecker.dashboard.pages import Visit
 from doubledecker.dashboard.series import SPANS, Series
+from doubledecker.errors import NotFound
 from doubledecker.model.attempt import AttemptFilter, ListedAttempt
 from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.scopes import SEEING_QUEUES, SUBSCRIBING
@@ -117,12 +118,16 @@ class BusView:
 
     def seen(self, view: Overview, visit: Visit) -> list[SubscriberView]:
         """The receivers of an overview that the caller may see: its subscriber and its queues, or all."""
-        may = {False: visit.may(*SUBSCRIBING), True: visit.may(*SEEING_QUEUES)}
-        return [
-            each
-            for each in view.subscribers
-            if may[each.subscriber.token.startswith("@")] and self._is_of(each, visit.caller)
-        ]
+        return [each for each in view.subscribers if self._may_see(each.subscriber.token, visit)]
+
+    async def receiver(self, name: str, visit: Visit) -> SubscriberView:
+        """A receiver as it is now; raises NotFound for one that the caller may not see."""
+        await self.registry.refresh()
+        known = self.registry.snapshot.pushed_to.get(name)
+        if known is not None and self._may_see(known.token, visit):
+            [seen] = await overview.look_at(self.partitions, [known])
+            return seen
+        raise NotFound(f"no subscriber {name[:80]!r} that you may see")
 
     async def newest_letters(self, views: Sequence[SubscriberView], caller: Caller, *, most: int) -> list[NamedLetter]:
         """The newest dead letters of these receivers that the caller may see."""
@@ -150,8 +155,10 @@ class BusView:
                     total[value] = total.get(value, 0) + count
         return dict(sorted(total.items(), key=lambda pair: -pair[1]))
 
-    def _is_of(self, view: SubscriberView, caller: Caller) -> bool:
-        return caller.is_admin or self.registry.snapshot.owner_of(view.subscriber.token) == caller.id
+    def _may_see(self, receiver: str, visit: Visit) -> bool:
+        needs = SEEING_QUEUES if receiver.startswith("@") else SUBSCRIBING
+        is_own = visit.caller.is_admin or self.registry.snapshot.owner_of(receiver) == visit.caller.id
+        return is_own and visit.may(*needs)
 
     def _since_ms(self, caller: Caller) -> int:
         """Since when what happened may be shown: earlier it may be of topics and tenants beyond the caller's limits."""

@@ -9,6 +9,19 @@ from doubledecker.model.scopes import ANY
 from doubledecker.model.token import Caller
 
 HOME = "/dashboard"
+_DIGITS_MAX = 13
+# What pages say was done.
+DONE = {
+    "paused": "It is paused: nothing is sent, and all that waits is kept.",
+    "resumed": "It is resumed: what waited is sent.",
+    "enabled": "It is enabled, and is sent to again.",
+    "ended": "The subscription has ended.",
+    "purged": "{count} waiting messages are destroyed.",
+    "deleted": "The queue is deleted.",
+    "ruled": "The rule is in force from the next message on.",
+    "revoked": "The client is revoked.",
+    "saved": "It is saved.",
+}
 
 
 def part(name: str) -> str:
@@ -17,7 +30,7 @@ def part(name: str) -> str:
 
 
 def api_of(receiver: str) -> str:
-    """Where the API has a receiver."""
+    """Where the API has a receiver: a subscriber by its id, a queue by `@` and its name."""
     return f"/queues/{part(receiver[1:])}" if receiver.startswith("@") else f"/subscribers/{part(receiver)}"
 
 
@@ -52,6 +65,8 @@ class Visit:
     # The rows that were ticked.
     ids: Sequence[str] = ()
     ask: Ask = _ask_nobody
+    # Why what its form asked for was refused.
+    wrong: str = ""
 
     @property
     def sees_bus(self) -> bool:
@@ -67,6 +82,13 @@ class Visit:
         may = self.caller.is_root or self.caller.scopes.allows(needs, is_read=False)
         return may and not self.caller.only_looks
 
+    @property
+    def said(self) -> str:
+        """What was done just now, as the address tells by a name: so no link puts words on a page."""
+        text, number = DONE.get(self.query.get("done", ""), ""), self.query.get("count", "")
+        is_number = number.isascii() and number.isdigit() and len(number) < _DIGITS_MAX
+        return text.replace("{count}", f"{int(number):,}" if is_number else "some")
+
     def given(self, *names: str) -> dict[str, str]:
         """What the query has under these names."""
         return {name: value for name in names if (value := self.query.get(name, "").strip())}
@@ -75,9 +97,25 @@ class Visit:
         """What the API shows this caller; of a type that skips what is not shown where that may be large."""
         return await self.ask(ApiCall("GET", path, query or {}, type=type_))
 
-    async def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
         """Have the API do something in this caller's name."""
-        return await self.ask(ApiCall(method, path, body=body))
+        return await self.ask(ApiCall(method, path, query or {}, body))
+
+
+@dataclass(frozen=True)
+class AnswerPage:
+    """A page that is the answer to a form: what it shows is shown this once."""
+
+    template: str
+    title: str
+    values: Mapping[str, object]
 
 
 class Elsewhere(Exception):
@@ -89,8 +127,8 @@ class Elsewhere(Exception):
 
 
 Look = Callable[[Visit], Awaitable[Mapping[str, object]]]
-# Does what a form asks for; returns the address of the page that follows.
-Act = Callable[[Visit, Mapping[str, str]], Awaitable[str]]
+# Does what a form asks for; returns the address of the page that follows, or a page, or None for the form again.
+Act = Callable[[Visit, Mapping[str, str]], Awaitable[str | AnswerPage | None]]
 
 
 @dataclass(frozen=True)
@@ -105,3 +143,34 @@ class DashboardPage:
     needs: Sequence[str] = ANY
     act: Act | None = None
     is_live: bool = True
+    # Whether its form is shown again, with what was written, when that is refused.
+    keeps_form: bool = False
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a form asks for; `text`, `area`, `select`, `check` or `hidden`."""
+
+    name: str
+    label: str = ""
+    value: str = ""
+    kind: str = "text"
+    hint: str = ""
+    choices: Sequence[str] = ()
+    is_required: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked before something is done, and where whoever leaves it goes."""
+
+    text: str
+    button: str
+    back: str
+    warning: str = ""
+    fields: Sequence[Field] = ()
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something is destroyed."""
+        return bool(self.warning)

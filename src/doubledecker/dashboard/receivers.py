@@ -38,18 +38,15 @@ class SubscriberPages:
 
     async def look_at_one(self, visit: Visit) -> Mapping[str, object]:
         """One receiver, its last attempts and its newest dead letters."""
-        view = await self._bus.overview()
         name = visit.path["receiver"]
-        found = [each for each in self._bus.seen(view, visit) if each.subscriber.token == name]
-        if not found:
-            raise NotFound(f"no subscriber {name[:80]!r} that you may see")
+        one = await self._bus.receiver(name, visit)
         may_look = visit.may(*LOOKING)
         return {
-            "at": view.at,
-            "one": found[0],
+            "at": visit.now_ms,
+            "one": one,
             "may_look": may_look,
             "attempts": await self._bus.attempts(name, visit.caller) if may_look else [],
-            "letters": await self._bus.newest_letters(found, visit.caller, most=_LETTERS_MAX) if may_look else [],
+            "letters": await self._bus.newest_letters([one], visit.caller, most=_LETTERS_MAX) if may_look else [],
         }
 
 

@@ -11,17 +11,22 @@ import jinja2
 
 from doubledecker.dashboard import assets, drawing, figures
 from doubledecker.dashboard.bus_view import BusView
+from doubledecker.dashboard.clients import CLIENTS, ClientPages
 from doubledecker.dashboard.dead_letters import DEAD, DeadLetterPages
 from doubledecker.dashboard.event_search import EventSearch, Ground
 from doubledecker.dashboard.events import EVENTS, EventPages
 from doubledecker.dashboard.overview import OverviewPage
 from doubledecker.dashboard.pages import HOME, DashboardPage, Visit, part
 from doubledecker.dashboard.pipeline import PIPELINE, PipelinePages
+from doubledecker.dashboard.queue_actions import QUEUES, QueueActions
+from doubledecker.dashboard.receiver_actions import STATES, SUBSCRIBERS, ReceiverActions
 from doubledecker.dashboard.receivers import QueuePages, SubscriberPages
 from doubledecker.dashboard.system import AuditPage, SystemPage
 from doubledecker.model.scopes import ADMIN, LOOKING, MANAGE, REPLAY, SEARCH, SEEING_QUEUES, STREAM, SUBSCRIBING
 
 LIVE = "live_"
+_ASK = "ask.html"
+NEW = f"{HOME}/new"
 
 
 class _Rest(TypedDict):
@@ -32,18 +37,21 @@ class _Rest(TypedDict):
 def pages(bus: BusView, ground: Ground) -> list[DashboardPage]:
     """All of them, in the order of the navigation."""
     subscribers, queues = SubscriberPages(bus), QueuePages(bus)
-    of_receivers, of_queues = f"{HOME}/subscribers", f"{HOME}/queues"
+    of_receivers, of_queues = SUBSCRIBERS, QUEUES
     receiving = (*SUBSCRIBING, *SEEING_QUEUES)
     one, queue = subscribers.look_at_one, queues.look_at_one
     return [
         DashboardPage(HOME, "Overview", "overview.html", OverviewPage(bus).look, "Overview"),
         DashboardPage(of_receivers, "Subscribers", "subscribers.html", subscribers.look, "Subscribers", receiving),
         DashboardPage(f"{of_receivers}/{{receiver}}", "Subscriber", "subscriber.html", one, needs=receiving),
+        *_on_receivers(ReceiverActions(bus)),
         DashboardPage(of_queues, "Queues", "queues.html", queues.look, "Queues", SEEING_QUEUES),
         DashboardPage(f"{of_queues}/{{queue}}", "Queue", "queue.html", queue, needs=SEEING_QUEUES),
+        *_on_queues(QueueActions()),
         *_of_dead_letters(DeadLetterPages(bus)),
         *_of_events(EventPages(bus, EventSearch(bus, ground))),
         *_of_pipeline(PipelinePages(bus)),
+        *_of_clients(ClientPages(bus)),
         DashboardPage(f"{HOME}/system", "System", "system.html", SystemPage(bus).look, "System"),
         DashboardPage(f"{HOME}/audit", "Audit", "audit.html", AuditPage().look, "Audit", is_live=False),
     ]
@@ -75,6 +83,54 @@ def _of_events(events: EventPages) -> list[DashboardPage]:
             f"{one}/resend", "Send again", "resend.html", resend, "", (REPLAY,), events.resend, is_live=False
         ),
         DashboardPage(f"{HOME}/search", "Search", "search.html", search, is_live=False),
+    ]
+
+
+def _on_receivers(actions: ReceiverActions) -> list[DashboardPage]:
+    one = f"{SUBSCRIBERS}/{{receiver}}"
+    rest: _Rest = {"needs": (MANAGE,), "is_live": False}
+    ending: _Rest = {"needs": SUBSCRIBING, "is_live": False}
+    return [
+        *(
+            DashboardPage(f"{one}/{each.path}", each.path.capitalize(), _ASK, each.ask, act=each.act, **rest)
+            for each in STATES
+        ),
+        DashboardPage(f"{one}/test", "Test", _ASK, actions.ask_test, act=actions.test, **rest),
+        DashboardPage(
+            f"{one}/rotate",
+            "Rotate the secret",
+            _ASK,
+            actions.ask_rotate,
+            act=actions.rotate,
+            keeps_form=True,
+            **rest,
+        ),
+        DashboardPage(f"{one}/end", "End the subscription", _ASK, actions.ask_end, act=actions.end, **ending),
+    ]
+
+
+def _on_queues(actions: QueueActions) -> list[DashboardPage]:
+    one = f"{QUEUES}/{{queue}}"
+    seen: _Rest = {"needs": SEEING_QUEUES, "is_live": False}
+    rest: _Rest = {"needs": (MANAGE,), "is_live": False}
+    ask_rule, rule = actions.ask_rule, actions.rule
+    return [
+        DashboardPage(f"{one}/tenant", "Tenant", "tenant.html", actions.look_at_tenant, **seen),
+        DashboardPage(f"{one}/rule", "Rule of a tenant", _ASK, ask_rule, act=rule, keeps_form=True, **rest),
+        DashboardPage(f"{one}/purge", "Purge", _ASK, actions.ask_purge, act=actions.purge, **rest),
+        DashboardPage(f"{one}/delete", "Delete the queue", _ASK, actions.ask_delete, act=actions.delete, **rest),
+    ]
+
+
+def _of_clients(clients: ClientPages) -> list[DashboardPage]:
+    one, rest = f"{CLIENTS}/{{id}}", _Rest(needs=(ADMIN,), is_live=False)
+    ask_new, create = clients.ask_new, clients.create
+    ask_rotate, rotate = clients.ask_rotate, clients.rotate
+    return [
+        DashboardPage(CLIENTS, "Clients", "clients.html", clients.look, "Clients", **rest),
+        DashboardPage(f"{NEW}/client", "New client", _ASK, ask_new, act=create, keeps_form=True, **rest),
+        DashboardPage(f"{one}/rotate", "Rotate the token", _ASK, ask_rotate, act=rotate, keeps_form=True, **rest),
+        DashboardPage(f"{one}/revoke", "Revoke the client", _ASK, clients.ask_revoke, act=clients.revoke, **rest),
     ]
 
 

@@ -37,6 +37,7 @@ _ACTIONS = {
     "PUT /subscriptions/{name}": "subscription.changed",
     "PATCH /subscriptions/{name}": "subscription.changed",
     "DELETE /subscriptions/{name}": "subscription.deleted",
+    "DELETE /subscribers/{subscriber}": "subscription.deleted",
     "POST /subscribers/{subscriber}/give": "subscription.given",
     "DELETE /subscriber/topics/{name}": "subscription.topic_left",
     "POST /api_tokens": "token.created",

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope
 
 from doubledecker import __version__, clock
 from doubledecker.dashboard import assets
-from doubledecker.dashboard.pages import HOME, ApiCall, DashboardPage, Elsewhere, Visit
+from doubledecker.dashboard.pages import HOME, AnswerPage, ApiCall, DashboardPage, Elsewhere, Visit
 from doubledecker.dashboard.site import Renderer
 from doubledecker.errors import BadRequest, BusAway, DoubledeckerError, NotFound, Refused
 from doubledecker.model.token import Caller
@@ -47,6 +47,8 @@ FORM_BYTES_MAX = 65_536
 _FIELDS_MAX = 100
 # The path of a page, in percent-encoding.
 _PAGE = re.compile(rf"{HOME}(/[A-Za-z0-9._~@:%-]+)*")
+# What is refused with one of these may be written otherwise.
+_MENDABLE = {400, 403, 409, 429}
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,17 @@ class Dashboard:
         self._sessions.check_form(request, form.get("form_token", ""))
         assert page.act is not None
         visit = replace(self._visit(request, caller), ids=[value for name, value in fields if name == "id"])
-        return _redirect(await page.act(visit, form))
+        written = replace(visit, query={**visit.query, **form})
+        try:
+            follows = await page.act(visit, form)
+        except Refused as error:
+            if not page.keeps_form or error.status not in _MENDABLE:
+                raise
+            return await self._page(page, replace(written, wrong=error.detail), status=error.status)
+        if isinstance(follows, AnswerPage):
+            shown = replace(page, template=follows.template, title=follows.title, is_live=False)
+            return _html(self._renderer.whole(shown, visit, follows.values))
+        return await self._page(page, written) if follows is None else _redirect(follows)
 
     async def _form(self, request: Request) -> dict[str, str]:
         return dict(await self._fields(request))
@@ -166,7 +178,10 @@ class Dashboard:
             self._viewers.check_room(caller.id)
             return LiveStream(self._viewers, caller.id, partial(self._look_again, page, request))
         visit = self._visit(request, caller)
-        return _html(self._renderer.whole(page, visit, await page.look(visit)))
+        return await self._page(page, visit)
+
+    async def _page(self, page: DashboardPage, visit: Visit, *, status: int = 200) -> Response:
+        return _html(self._renderer.whole(page, visit, await page.look(visit)), status)
 
     async def _look_again(self, page: DashboardPage, request: Request) -> Blocks | None:
         try:

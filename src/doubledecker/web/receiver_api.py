@@ -109,6 +109,7 @@ def of_subscriptions(routes: SubscriptionRoutes) -> list[ApiRoute]:
             needs=_BY_NAME,
         ),
         ApiRoute("DELETE /subscriptions/{name}", routes.delete, DONE, (404,), named, needs=_BY_NAME),
+        ApiRoute("DELETE /subscribers/{subscriber}", routes.end, DONE, (404,), (_SUBSCRIBER,), needs=SUBSCRIBING),
         ApiRoute(
             "POST /subscribers/{subscriber}/give",
             routes.give,

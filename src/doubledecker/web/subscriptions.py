@@ -119,6 +119,12 @@ class SubscriptionRoutes:
         await self._registry.subscriptions.delete(caller.id, name)
         return Response(status_code=204)
 
+    async def end(self, request: Request, caller: Caller) -> Response:
+        """Forget a subscription by its id, as its client or an admin, and what waits for it."""
+        chosen = await self._finder.find_anew(request, caller)
+        await self._registry.subscriptions.delete(chosen.pushed.client, chosen.pushed.name)
+        return Response(status_code=204)
+
     async def give(self, request: Request, caller: Caller) -> Response:
         """Make another client the owner of a subscription, as an admin; what waits for it stays.
 
