@@ -48,10 +48,11 @@ async def test_what_the_last_pull_of_a_cancelled_run_brings_was_not_attempted(on
         async def work(message: Message) -> None:
             """Never called: nothing is published while the consumer takes messages."""
 
-        # The pull waits up to a second for a message; one that ends just as we publish takes nothing, so once more.
-        for _ in range(20):
+        # The pull waits up to a second for a message; one that ends just as we publish takes nothing, nor does one that
+        # has not begun on a busy machine, so once more, and later.
+        for tries in range(1, 13):
             run = asyncio.create_task(place.consumer.run())
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5 * tries)
             cancelling = asyncio.create_task(_cancel(run))
             await asyncio.sleep(0)
             if not (await place.queue.get()).waiting:

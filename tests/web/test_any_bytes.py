@@ -97,6 +97,7 @@ async def a_client_with_a_queue(bus: TestBus) -> str:
     return client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["client", "root"])
 async def test_no_bytes_whatever_are_answered_with_a_server_error(one: Topology, who: str):
     failed: list[tuple[str, str, int, bytes]] = []

@@ -124,6 +124,7 @@ async def test_who_is_given_a_queue_gets_what_it_holds_and_not_how_it_fared(one:
         assert (await ask(bus, "GET", f"/queues/hooks/dead/jobs/{job}", bob)).status == 404
 
 
+@pytest.mark.slow
 async def test_a_job_of_a_former_owner_does_not_keep_the_next_from_a_job(one: Topology):
     async with a_bus(one) as bus, Receiver(plan=lambda _: 500) as hook:
         ann, bob = await bus.token("ann"), await bus.token("bob")

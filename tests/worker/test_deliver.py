@@ -178,7 +178,7 @@ async def _attempts(partitions: Partitions) -> list[AttemptRecord]:
     return found
 
 
-async def _until(look, is_enough, *, within_s: float = 5.0):
+async def _until(look, is_enough, *, within_s: float = 20.0):
     """Look again until the condition holds."""
     async with asyncio.timeout(within_s):
         while not is_enough(seen := await look()):
