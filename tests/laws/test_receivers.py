@@ -737,5 +737,7 @@ def batches_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
 
 
+# A limit that is reached amid an example would be taken for a law that does not hold.
+@pytest.mark.timeout(1200)
 def test_who_may_be_called_and_has_a_due_job_is_in_the_ring_and_nobody_else(topology: Topology):
     hold_law(topology, ReceiversMachine, law(examples=50, steps=40))
