@@ -10,8 +10,8 @@ from signing_in import HTML
 
 async def test_a_link_signs_in_once(one: Topology):
     async with a_bus(one, workers=0) as bus:
-        answer = await asyncio.to_thread(run, "dashboard", "--url", one.url)
-        path = answer.stdout.strip().removeprefix("http://127.0.0.1:17890")
+        answer = await asyncio.to_thread(run, "dashboard", "--url", one.url, BUS_URL="http://bus.example")
+        path = answer.stdout.strip().removeprefix("http://bus.example")
         statuses = []
         for _ in range(2):
             async with bus.http.get(bus.url + path, headers=HTML) as response:

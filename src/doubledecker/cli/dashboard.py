@@ -17,11 +17,11 @@ PATH = "/dashboard"
 _MINUTE_S = 60
 
 
-def dashboard(*, url: str | None, data: Path | None) -> None:
-    """Print a link that signs root in, once."""
+def dashboard(*, url: str | None, data: Path | None, bus: str | None) -> None:
+    """Print a link that signs root in, once; `bus` is where web is reached, if not where the folder says."""
     settings = status.find(url, data)
     try:
-        link = asyncio.run(make_link(settings, folder.find_bus(data) or folder.DEFAULT_URL))
+        link = asyncio.run(make_link(settings, bus or folder.find_bus(data) or folder.DEFAULT_URL))
     except BusAway as error:
         raise folder.away(error, options="--data or --url") from error
     click.echo(link)

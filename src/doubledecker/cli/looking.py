@@ -44,12 +44,13 @@ def top(url: str | None, data: Path | None, *, as_json: bool) -> None:
 @click.command()
 @_at_redis
 @_in_folder
-def dashboard(url: str | None, data: Path | None) -> None:
+@options.at_bus
+def dashboard(url: str | None, data: Path | None, bus: str | None) -> None:
     """Print a link that signs in to the dashboard."""
     from doubledecker.cli import dashboard as showing  # noqa: PLC0415 - the store is slow to import
 
     _check_one_place(url, data)
-    showing.dashboard(url=url, data=data)
+    showing.dashboard(url=url, data=data, bus=bus)
 
 
 @click.command()

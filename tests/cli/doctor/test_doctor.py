@@ -99,3 +99,18 @@ def test_a_server_that_would_lose_events_is_found(tmp_path: Path):
         "Redis memory": "warning",
         "clock": "failed",
     }
+
+
+def test_memory_is_short_when_less_than_the_reserve_is_free(tmp_path: Path):
+    async def look(**changes: int) -> str:
+        settings = Settings(redis_url=server.url, redis_max_mem_bytes=100_000_000, **changes)
+        found = await asyncio.to_thread(servers.check, settings, None, lambda: 0)
+        return next(each.state for each in found if each.check == "Redis memory")
+
+    async def both() -> list[str]:
+        return [await look(), await look(redis_min_free_bytes=99_900_000)]
+
+    with asyncio.Runner() as runner:
+        server = runner.run(EmbeddedServer.start(tmp_path / "data"))
+        assert runner.run(both()) == ["ok", "warning"]
+        runner.run(server.stop())

@@ -33,7 +33,7 @@ def check(settings: Settings, data: Path | None, now_ms: Callable[[], int]) -> l
             return [warning("Redis", str(error), remedy)]
         return [failed("Redis", str(error), "start it, or set DOUBLEDECKER_REDIS_URL to where it is")]
     local_ms = now_ms()
-    looks = (_version, _policy, _keeping, _memory, partial(_clock, local_ms=local_ms))
+    looks = (_version, _policy, _keeping, partial(_memory, settings), partial(_clock, local_ms=local_ms))
     return [look(each) for each in servers for look in looks]
 
 
@@ -60,13 +60,14 @@ def _keeping(each: ServerFacts) -> Finding:
     return warning("Redis persistence", found, "CONFIG SET appendonly yes, and set it in its file too")
 
 
-def _memory(each: ServerFacts) -> Finding:
-    used = words.size(each.used_bytes)
-    if not each.limit_bytes:
+def _memory(settings: Settings, each: ServerFacts) -> Finding:
+    used, bounds = words.size(each.used_bytes), [each.limit_bytes, settings.redis_max_mem_bytes]
+    if not any(bounds):
         found = f"{used} used, no limit: the system may end it when the machine's memory is full"
         return warning("Redis memory", found, "CONFIG SET maxmemory, to what it may use of the machine")
-    found = f"{used} of {words.size(each.limit_bytes)} used"
-    if each.used_bytes > _FULL_SHARE * each.limit_bytes:
+    limit = min(filter(None, bounds))
+    found = f"{used} of {words.size(limit)} used"
+    if each.used_bytes > min(_FULL_SHARE * limit, limit - settings.redis_min_free_bytes):
         return warning("Redis memory", found, "raise maxmemory; `doubledecker status` shows what waits")
     return ok("Redis memory", found)
 
