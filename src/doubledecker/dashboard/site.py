@@ -21,7 +21,7 @@ from doubledecker.dashboard.pipeline import PIPELINE, PipelinePages
 from doubledecker.dashboard.queue_actions import QUEUES, QueueActions
 from doubledecker.dashboard.receiver_actions import STATES, SUBSCRIBERS, ReceiverActions
 from doubledecker.dashboard.receivers import QueuePages, SubscriberPages
-from doubledecker.dashboard.system import AuditPage, SystemPage
+from doubledecker.dashboard.system import SystemPage, TrailPage
 from doubledecker.model.scopes import ADMIN, LOOKING, MANAGE, REPLAY, SEARCH, SEEING_QUEUES, STREAM, SUBSCRIBING
 
 LIVE = "live_"
@@ -53,7 +53,7 @@ def pages(bus: BusView, ground: Ground) -> list[DashboardPage]:
         *_of_pipeline(PipelinePages(bus)),
         *_of_clients(ClientPages(bus)),
         DashboardPage(f"{HOME}/system", "System", "system.html", SystemPage(bus).look, "System"),
-        DashboardPage(f"{HOME}/audit", "Audit", "audit.html", AuditPage().look, "Audit", is_live=False),
+        DashboardPage(f"{HOME}/audit", "Audit", "audit.html", TrailPage().look, "Audit", is_live=False),
     ]
 
 

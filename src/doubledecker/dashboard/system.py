@@ -64,7 +64,7 @@ def _value(report: ProcessReport, name: str) -> float | None:
     return next(found, None)
 
 
-class AuditPage:
+class TrailPage:
     async def look(self, visit: Visit) -> Mapping[str, object]:
         """The newest records that fit; of a client those of what it did itself."""
         chosen, before = visit.given(*_AUDIT_FILTER), visit.given("before")
