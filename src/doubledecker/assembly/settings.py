@@ -25,7 +25,7 @@ from doubledecker.model.quota import Quotas
 _log = log.get("settings")
 
 PREFIX = "DOUBLEDECKER_"
-# Why the file of settings cannot be used, for whoever reads them: commands that need none work all the same.
+# Why the file of settings cannot be used, for code that reads settings: commands that need none work all the same.
 FILE_INVALID = PREFIX + "SETTINGS_INVALID"
 # The variables with our prefix that are no settings: the file that has some, and what is wrong with it.
 _NO_SETTINGS = frozenset({PREFIX + "SETTINGS", FILE_INVALID})

@@ -96,7 +96,7 @@ def announced(folder: Path, name: str, url: str) -> Iterator[None]:
 
 
 def default() -> Path:
-    """The folder of a command that is told none: `.data`, or that of the demo when only there a bus runs."""
+    """The folder of a command that names none: `.data`, or that of the demo when only there a bus runs."""
     return next((each for each in _FOLDERS if (each / REDIS_URL).exists()), _FOLDERS[0])
 
 

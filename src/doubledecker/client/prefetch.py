@@ -26,7 +26,7 @@ _AHEAD_S = 0.03
 _AHEAD_MAX = 400
 # With so many messages waiting to be settled it is the bus that is slow; more would not help.
 _UNSETTLED_MAX = 4_000
-# Of a lease; whoever asked for messages longer ago than this asks once more, whether they are ours.
+# Of a lease; when messages were asked for longer ago than this, it asks once more whether they are ours.
 _FRESH_SHARE = 0.5
 
 _log = logging.getLogger("doubledecker.client")

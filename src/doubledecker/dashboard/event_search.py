@@ -1,6 +1,6 @@
 """Looking for events: those that were accepted last, and one of them with all that is known of it.
 
-Whoever may search or read streams may see any event that is within its token's limits, and of reserved topics those
+A token that may search or read streams may see any event that is within its limits, and of reserved topics those
 about itself. What waits for a receiver is its owner's to see.
 """
 

@@ -63,7 +63,7 @@ class EventPages:
         }
 
     async def ask_resend(self, visit: Visit) -> Mapping[str, object]:
-        """To whom an event may be sent again."""
+        """The receivers to which an event may be sent again."""
         view = await self._bus.overview()
         offered = [each.subscriber.token for each in self._bus.seen(view, visit)]
         return {"id": visit.path["event"], "offered": offered[:_OFFERED_MAX], "topic": visit.query.get("topic", "")}
@@ -103,7 +103,7 @@ class EventPages:
         return list(await self._bus.queues(visit.caller)) if visit.may(*SEEING_QUEUES) else []
 
     async def _topic(self, visit: Visit, name: str) -> bool:
-        """Whether there is such a topic, as the API tells this caller."""
+        """Whether there is such a topic, as far as the API shows it to this caller."""
         if not name:
             return False
         try:

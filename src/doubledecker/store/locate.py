@@ -41,7 +41,7 @@ async def find(partition: Partition, id_: str) -> list[Location]:
 
 
 async def each_place(partition: Partition, id_: str) -> AsyncIterator[Location]:
-    """The same, one after the other, for whoever may not wait for the end."""
+    """The same, one after the other, for callers that may not wait for the end."""
     async for found in _in_batches(partition, id_):
         yield found
     for name in sorted(await queue_contents.names_held(partition)):

@@ -2,7 +2,7 @@
 
 A run names its file's text, chain, settings, seed and number, and nothing else. So it can be carried out in this
 process, in others, or on other machines, in any order, with the same result: a replication's chance comes from its
-seed and number alone. Whoever carries runs out is a runner: runs in, their replications out in the same order.
+seed and number alone. A runner carries runs out: runs in, their replications out in the same order.
 """
 
 import multiprocessing
