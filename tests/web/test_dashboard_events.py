@@ -1,8 +1,13 @@
 """Events on pages: the last ones, one's whole life, sending it again, the search; each caller what it may see."""
 
+import asyncio
 import re
 
 from conftest import Topology
+from doubledecker.assembly import build
+from doubledecker.dashboard.bus_view import BusView
+from doubledecker.dashboard.event_search import EventSearch, EventsWanted
+from doubledecker.model.token import Caller
 from harness import a_bus, an_event
 from signing_in import a_browser
 from web.asking import ask
@@ -141,3 +146,21 @@ async def test_what_an_event_holds_is_text(one: Topology):
 
     assert "&lt;img" in texts[1]
     assert not any("<img" in text or "<script>alert" in text for text in texts)
+
+
+async def test_a_client_that_looks_for_much_has_others_wait_for_one_look_at_most(one: Topology):
+    order = []
+
+    async def no_lake() -> None:
+        return None
+
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as parts:
+        search = EventSearch(BusView(parts.partitions, parts.registry, parts.headroom.rules), no_lake)
+
+        async def look(client: str) -> None:
+            await search.newest(EventsWanted(Caller(client, client)), before=None, limit=1)
+            order.append(client)
+
+        await asyncio.gather(*(look("greedy") for _ in range(20)), look("modest"))
+
+    assert order.index("modest") < 10

@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -151,15 +152,17 @@ def may_see(caller: Caller, topic: str, tenant: str, publisher: str) -> bool:
 
 @dataclass
 class EventSearch:
-    """Looks for events; a few looks of a process at a time, so that others are served meanwhile."""
+    """Looks for events: a few looks of a process at a time, and one of a client, so that others have theirs."""
 
     bus: BusView
     ground: Ground
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    # A lock lives for as long as a look holds it or waits for it.
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def newest(self, wanted: EventsWanted, *, before: EventPlace | None, limit: int) -> RecentEvents:
         """The newest of the journals that are wanted, as far as one page may look."""
-        async with self._slots:
+        async with self._lock(wanted.caller), self._slots:
             erasures = await asked_erasures(self.bus.partitions.home)
             looked = [await _look_back(each, wanted, erasures, before, limit) for each in self.bus.partitions.all]
         floors = [floor for _, floor in looked if floor is not None]
@@ -171,7 +174,7 @@ class EventSearch:
 
     async def life(self, id_: str, caller: Caller) -> EventLife:
         """What is known of the events with an id that a caller may see."""
-        async with self._slots:
+        async with self._lock(caller), self._slots:
             ground, problem = await self.ground(), ""
             accepted: list[KnownEvent] | None = None
             if ground is not None:
@@ -191,6 +194,9 @@ class EventSearch:
             waiting, is_whole = await self._waiting(id_, caller)
             replays = await self._replays(mine, caller) if reads_lake else []
         return EventLife(mine, waiting, replays, is_whole, reads_lake, has_archive, problem)
+
+    def _lock(self, caller: Caller) -> asyncio.Lock:
+        return self._locks.setdefault(caller.id, asyncio.Lock())
 
     async def _in_journal(self, id_: str) -> list[KnownEvent]:
         made_at = uid.made_at(id_)
