@@ -269,3 +269,14 @@ def test_a_list_of_letters_makes_nothing_of_what_their_events_carry():
 
     assert read.messages[0].event.id == "e1"
     assert made < 10
+
+
+async def test_the_overview_leads_to_each_letter(one: Topology):
+    async with a_bus(one, workers=0) as bus, a_browser(bus) as http:
+        await a_receiver(bus, "mine", 1)
+        _, text = await page(http, bus, "")
+        [link] = re.findall(r'<th scope="row" class="id"><a href="/dashboard([^"]+)"', text)
+        status, letter = await page(http, bus, link)
+
+    assert status == 200
+    assert "Last answer" in letter
