@@ -148,7 +148,7 @@ def web(host: str | None, port: int | None, processes: Processes) -> None:
     settings = load("web", processes.member)
     settings = replace(settings, host=host or settings.host, port=settings.port if port is None else port)
     if not settings.root_key:
-        raise SettingInvalid("DOUBLEDECKER_ROOT_KEY is not set; without it nobody could make tokens")
+        raise SettingInvalid("DOUBLEDECKER_ROOT_KEY is not set; give it a secret, as of `openssl rand -hex 24`")
     count = processes.count(settings.web_processes)
     if count > 1:
         settings = replace(settings, port=settings.port or machine.free_port())
