@@ -159,6 +159,15 @@ def test_a_token_is_named_by_its_id_or_by_a_name_that_it_alone_has(bus: Up):
     assert several.stderr.startswith("doubledecker: 2 clients are named 'twin'; give an id: twin-")
 
 
+def test_an_admin_makes_tokens_with_its_own(bus: Up):
+    admin = token(bus, "create", "ops", "--action", "admin").stdout.strip()
+    made = token(bus, "create", "team", "--token", admin)
+    refused = token(bus, "create", "other", "--token", made.stdout.strip())
+
+    assert made.returncode == 0
+    assert (refused.returncode, "admin" in refused.stderr) == (4, True)
+
+
 @pytest.mark.parametrize("words", [["revoke", "--yes"], ["rotate"]])
 def test_an_unknown_token_is_neither_revoked_nor_rotated_nor_shown(bus: Up, words: list[str]):
     """It may be a secret that was taken for the id."""

@@ -20,6 +20,7 @@ from doubledecker.cli.looking import status as _status
 from doubledecker.cli.looking import top as _top
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import Consent, TokenAsked
+from doubledecker.cli.options import as_admin as _as_admin
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
 from doubledecker.cli.options import as_root as _as_root
@@ -181,24 +182,32 @@ def token() -> None:
 @token.command()
 @click.argument("name")
 @_with_scopes
-@_as_root
-def create(name: str, bus: str | None, data: Path | None, *, asked: TokenAsked) -> None:
+@_as_admin
+def create(name: str, bus: str | None, data: Path | None, secret: str | None, *, asked: TokenAsked) -> None:
     """Make a client and print its secret, this once."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.create_token(bus, data, name, asked)
+    clients.create_token(bus, data, secret, name, asked)
 
 
 @token.command()
 @click.argument("id")
 @_with_scopes
 @click.option("--unlimited", is_flag=True, help="Let it do all that a client may")
-@_as_root
-def update(id: str, bus: str | None, data: Path | None, *, unlimited: bool, asked: TokenAsked) -> None:  # noqa: A002 - click shows its name
+@_as_admin
+def update(
+    id: str,  # noqa: A002 - click shows its name
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    unlimited: bool,
+    asked: TokenAsked,
+) -> None:
     """Change what a client may do, or when its token ends. Actions, topics and tenants are replaced together."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.update_token(bus, data, id, asked, is_unlimited=unlimited)
+    clients.update_token(bus, data, secret, id, asked, is_unlimited=unlimited)
 
 
 @token.command()
@@ -227,35 +236,42 @@ def portal(
 
 
 @token.command("list")
-@_as_root
+@_as_admin
 @_json
-def list_(bus: str | None, data: Path | None, *, as_json: bool) -> None:
+def list_(bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """List the clients."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.list_tokens(bus, data, as_json=as_json)
+    clients.list_tokens(bus, data, secret, as_json=as_json)
 
 
 @token.command()
 @click.argument("id")
 @_overlap("How long the former secret works too; 0 ends it at once")
-@_as_root
-def rotate(id: str, overlap_s: int, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows its name
+@_as_admin
+def rotate(id: str, overlap_s: int, bus: str | None, data: Path | None, secret: str | None) -> None:  # noqa: A002 - click shows its name
     """Replace a client's secret and print the new one, this once. The client keeps its id and all that it owns."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.rotate_token(bus, data, id, overlap_s=overlap_s)
+    clients.rotate_token(bus, data, secret, id, overlap_s=overlap_s)
 
 
 @token.command()
 @click.argument("id")
 @_with_consent
-@_as_root
-def revoke(id: str, bus: str | None, data: Path | None, *, consent: Consent) -> None:  # noqa: A002 - click shows the argument's name
+@_as_admin
+def revoke(
+    id: str,  # noqa: A002 - click shows its name
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    consent: Consent,
+) -> None:
     """Forget a client. Its subscriber ends with it."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.revoke_token(bus, data, id, consent)
+    clients.revoke_token(bus, data, secret, id, consent)
 
 
 @cli.group()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from doubledecker.client.bus import Publication
 
 
-def create_token(bus: str | None, data: Path | None, name: str, asked: TokenAsked) -> None:
+def create_token(bus: str | None, data: Path | None, secret: str | None, name: str, asked: TokenAsked) -> None:
     """Print the secret, this once."""
-    with folder.connected_as_root(bus, data) as remote:
+    with folder.connected_as_root(bus, data, secret) as remote:
         created = remote.create_token(
             name, description=asked.description, expires_in_s=asked.expires_in_s, scopes=asked.scopes
         )
@@ -27,9 +27,9 @@ def create_token(bus: str | None, data: Path | None, name: str, asked: TokenAske
     click.echo(created.token)
 
 
-def list_tokens(bus: str | None, data: Path | None, *, as_json: bool) -> None:
+def list_tokens(bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """Print names and ids."""
-    with folder.connected_as_root(bus, data) as remote:
+    with folder.connected_as_root(bus, data, secret) as remote:
         rows = remote.tokens()
     if as_json:
         click.echo(json.dumps([_token_row(row) for row in rows]))
@@ -52,22 +52,24 @@ def list_tokens(bus: str | None, data: Path | None, *, as_json: bool) -> None:
         click.echo("There are no tokens; make one with `doubledecker token create NAME`", err=True)
 
 
-def update_token(bus: str | None, data: Path | None, id_: str, asked: TokenAsked, *, is_unlimited: bool) -> None:
+def update_token(
+    bus: str | None, data: Path | None, secret: str | None, id_: str, asked: TokenAsked, *, is_unlimited: bool
+) -> None:
     """Change what a client may do, how long its token lasts, or what is noted of it."""
     from doubledecker.client import TokenScopes  # noqa: PLC0415 - aiohttp is slow to import
 
     if is_unlimited and asked.scopes is not None:
         raise click.UsageError("--unlimited goes without --action, --topic and --tenant")
-    with folder.connected_as_root(bus, data) as remote:
+    with folder.connected_as_root(bus, data, secret) as remote:
         id_ = _id_of(remote, id_)
         scopes = TokenScopes() if is_unlimited else asked.scopes
         row = remote.update_token(id_, description=asked.description, expires_in_s=asked.expires_in_s, scopes=scopes)
     click.echo(f"Updated {id_}: {_may(row.scopes) or 'all that a client may'}", err=True)
 
 
-def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int) -> None:
+def rotate_token(bus: str | None, data: Path | None, secret: str | None, id_: str, *, overlap_s: int) -> None:
     """Replace a client's secret and print the new one, this once."""
-    with folder.connected_as_root(bus, data) as remote:
+    with folder.connected_as_root(bus, data, secret) as remote:
         id_ = _id_of(remote, id_)
         rotated = remote.rotate_token(id_, overlap_s=overlap_s)
     until = "no longer works" if rotated.former_until is None else f"works until {words.moment(rotated.former_until)}"
@@ -75,9 +77,9 @@ def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int
     click.echo(rotated.token)
 
 
-def revoke_token(bus: str | None, data: Path | None, id_: str, consent: Consent) -> None:
+def revoke_token(bus: str | None, data: Path | None, secret: str | None, id_: str, consent: Consent) -> None:
     """Forget one client."""
-    with folder.connected_as_root(bus, data) as remote:
+    with folder.connected_as_root(bus, data, secret) as remote:
         id_ = _id_of(remote, id_)
         question = f"Revoke 1 token, {id_}? Its subscriber, and the events that wait for it, end with it."
         if not consent.is_given(question):

@@ -189,9 +189,9 @@ def connected(bus: str | None, data: Path | None, secret: str | None) -> Iterato
 
 
 @contextlib.contextmanager
-def connected_as_root(bus: str | None, data: Path | None) -> Iterator["client.Bus"]:
-    """The same for what root alone may do."""
-    with _client_at(_address_of(bus, data, None)) as remote:
+def connected_as_root(bus: str | None, data: Path | None, secret: str | None) -> Iterator["client.Bus"]:
+    """The same for what root and admins may do."""
+    with _client_at(_address_of(bus, data, secret)) as remote:
         yield remote
 
 

@@ -150,6 +150,12 @@ def as_root(command: _F) -> _F:
     return _at_any_bus(_in_any_folder(command))
 
 
+def as_admin(command: _F) -> _F:
+    """The same, or as an admin. Not from BUS_TOKEN, which is a client's for all other commands."""
+    with_admins = click.option("--token", "secret", metavar="SECRET", help="Who asks, an admin  [default: root]")
+    return as_root(with_admins(command))
+
+
 def as_caller(command: _F) -> _F:
     """Where to ask, and as whom: by address and token, or as root of the bus of a folder."""
     return as_root(with_secret(command))
