@@ -147,3 +147,68 @@ async def test_a_client_is_made_with_scopes_given_another_token_and_revoked(one:
     assert known == [401, 200]
     assert (row["token"] in listed, first in listed) == (True, False)
     assert (revoked, after) == ((303, "/dashboard/clients?done=revoked"), 401)
+
+
+async def test_a_queue_is_made_after_its_patterns_were_tried(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        secret = await a_queue(bus)
+        fields = {"name": "mail", "pattern": ".*:orders:.*\nt9:.*", "filter": '{"tenant": ["t1"]}'}
+        async with a_browser(bus, secret) as http:
+            tried, text = await confirm(http, bus, "/new/queue", **fields, step="test")
+            wrong, why = await confirm(http, bus, "/new/queue", **fields | {"pattern": "("}, step="test")
+            made = await confirm(http, bus, "/new/queue", **fields)
+            again = await confirm(http, bus, "/new/queue", **fields)
+            _, found = await page(http, bus, made[1].removeprefix("/dashboard"))
+        kept = (await ask(bus, "GET", "/queues/mail", secret)).json
+
+    assert (tried, wrong) == (200, 200)
+    assert "3 of 6" in text
+    assert "tenant is" in text
+    assert "t9:.*</textarea>" in text
+    assert "not a regular expression" in why
+    assert (made, again[0]) == ((303, "/dashboard/queues/mail?done=saved"), 409)
+    assert "mail</h1>" in found
+    assert (kept["pattern"], kept["filter"]) == ([".*:orders:.*", "t9:.*"], {"tenant": ["t1"]})
+
+
+async def test_a_subscription_is_made_with_a_secret_by_a_client_and_not_by_root(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        secret = await a_queue(bus)
+        fields = {"name": "bills", "topics": "mail.*", "callback": "https://mail.example/", "format": "json"}
+        async with a_browser(bus, secret) as http, a_browser(bus) as root:
+            _, tried = await confirm(http, bus, "/new/subscription", **fields, step="test")
+            wrong, again = await confirm(http, bus, "/new/subscription", **fields | {"filter": "none"})
+            status, made = await confirm(http, bus, "/new/subscription", **fields)
+            refused, _ = await page(root, bus, "/new/subscription")
+        kept = (await ask(bus, "GET", "/subscriptions/bills", secret)).json
+
+    assert "0 of 6" in tried
+    assert "no topic or glob has &#39;orders&#39;" in tried
+    assert (wrong, status, refused) == (400, 200, 403)
+    assert "must be a JSON object" in again
+    assert re.search(r">whsec_[^<]+</pre>", made)
+    assert kept["topics"] == ["mail.*"]
+
+
+async def test_a_topic_is_edited_by_its_owner_and_shows_who_subscribes(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        secret, other = await a_queue(bus), await bus.token("other")
+        await bus.subscribe(other, "https://shop.example/", "orders")
+        [row] = await bus.get("/subscribers", other)
+        async with a_browser(bus, secret) as http, a_browser(bus, other) as stranger, a_browser(bus) as root:
+            _, listed = await page(http, bus, "/topics")
+            done = await confirm(http, bus, "/topics/orders/edit", description=HOSTILE, publishers=row["client"])
+            wrong, _ = await confirm(http, bus, "/topics/orders/edit", publishers="nobody")
+            refused, _ = await confirm(stranger, bus, "/topics/orders/edit", description="mine")
+            texts = [(await page(each, bus, "/topics/orders"))[1] for each in (http, stranger, root)]
+        kept = (await ask(bus, "GET", "/topics/orders", secret)).json
+
+    assert "/dashboard/topics/orders" in listed
+    assert (done[0], wrong, refused) == (303, 400, 403)
+    assert (kept["description"], kept["publishers"]) == (HOSTILE, [row["client"]])
+    link = f"/dashboard/subscribers/{row['subscriber']}"
+    assert [(link in text, "<img" in text, ">Edit<" in text) for text in texts] == [
+        (False, False, True),
+        (True, False, False),
+        (True, False, True),
+    ]

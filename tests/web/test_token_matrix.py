@@ -1,11 +1,14 @@
 """Every route of /openapi.json asked with every kind of token: a new route is in it without being named here."""
 
 import asyncio
+import re
 
 import pytest
 
 from conftest import Topology
+from doubledecker.dashboard import site
 from harness import ROOT_KEY, TestBus, a_bus
+from signing_in import a_browser
 from web.asking import Answer, ask, bearer
 from web.test_scopes import make
 
@@ -87,3 +90,24 @@ async def test_every_route_is_open_to_the_tokens_that_it_says_and_to_no_others(o
 def is_gate(answer: Answer) -> bool:
     """Whether the answer is what a token without the action gets; a stream, which has no end, is asked for its head."""
     return answer.status == 403 and (not answer.body or b"this needs the" in answer.body)
+
+
+async def test_every_page_and_action_is_open_to_the_tokens_that_it_says_and_to_no_others(one: Topology):
+    pages = {page.path: page for page in site.pages(None, None)}  # type: ignore[arg-type]  # nothing is looked at
+    async with a_bus(one, workers=0) as bus:
+        secrets = {kind: secret for kind, secret in (await kinds(bus)).items() if secret}
+        wrong = []
+        for kind in secrets.keys() - {"portal", "revoked"}:
+            async with a_browser(bus, secrets[kind]) as http:
+                for path, page in pages.items():
+                    # A form without the token of its session does nothing, whoever sends it.
+                    for method in ("GET", "POST") if page.act else ("GET",):
+                        at = bus.url + re.sub(r"{\w+}", "theirs", path)
+                        async with http.request(method, at, allow_redirects=False) as answer:
+                            is_shut = answer.status == 403 and "this needs the" in await answer.text()
+                        # What is asked before an action may count by a route that changes things.
+                        is_asked = bool(page.act) and kind == "read-only" and method == "GET"
+                        is_right = is_asked or is_shut != is_open(kind, method.lower(), list(page.needs))
+                        if not is_right or answer.status >= 500:
+                            wrong.append((kind, method, path, answer.status))
+    assert wrong == []

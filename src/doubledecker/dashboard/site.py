@@ -9,12 +9,13 @@ from typing import TypedDict
 
 import jinja2
 
-from doubledecker.dashboard import assets, drawing, figures
+from doubledecker.dashboard import assets, drawing, figures, new_receivers
 from doubledecker.dashboard.bus_view import BusView
 from doubledecker.dashboard.clients import CLIENTS, ClientPages
 from doubledecker.dashboard.dead_letters import DEAD, DeadLetterPages
 from doubledecker.dashboard.event_search import EventSearch, Ground
 from doubledecker.dashboard.events import EVENTS, EventPages
+from doubledecker.dashboard.new_receivers import NEW
 from doubledecker.dashboard.overview import OverviewPage
 from doubledecker.dashboard.pages import HOME, DashboardPage, Visit, part
 from doubledecker.dashboard.pipeline import PIPELINE, PipelinePages
@@ -22,11 +23,11 @@ from doubledecker.dashboard.queue_actions import QUEUES, QueueActions
 from doubledecker.dashboard.receiver_actions import STATES, SUBSCRIBERS, ReceiverActions
 from doubledecker.dashboard.receivers import QueuePages, SubscriberPages
 from doubledecker.dashboard.system import SystemPage, TrailPage
-from doubledecker.model.scopes import ADMIN, LOOKING, MANAGE, REPLAY, SEARCH, SEEING_QUEUES, STREAM, SUBSCRIBING
+from doubledecker.dashboard.topics import TOPICS, TopicPages
+from doubledecker.model.scopes import ADMIN, ANY, LOOKING, MANAGE, REPLAY, SEARCH, SEEING_QUEUES, STREAM, SUBSCRIBING
 
 LIVE = "live_"
 _ASK = "ask.html"
-NEW = f"{HOME}/new"
 
 
 class _Rest(TypedDict):
@@ -48,6 +49,8 @@ def pages(bus: BusView, ground: Ground) -> list[DashboardPage]:
         DashboardPage(of_queues, "Queues", "queues.html", queues.look, "Queues", SEEING_QUEUES),
         DashboardPage(f"{of_queues}/{{queue}}", "Queue", "queue.html", queue, needs=SEEING_QUEUES),
         *_on_queues(QueueActions()),
+        *_of_topics(TopicPages(bus)),
+        *_new(),
         *_of_dead_letters(DeadLetterPages(bus)),
         *_of_events(EventPages(bus, EventSearch(bus, ground))),
         *_of_pipeline(PipelinePages(bus)),
@@ -119,6 +122,29 @@ def _on_queues(actions: QueueActions) -> list[DashboardPage]:
         DashboardPage(f"{one}/rule", "Rule of a tenant", _ASK, ask_rule, act=rule, keeps_form=True, **rest),
         DashboardPage(f"{one}/purge", "Purge", _ASK, actions.ask_purge, act=actions.purge, **rest),
         DashboardPage(f"{one}/delete", "Delete the queue", _ASK, actions.ask_delete, act=actions.delete, **rest),
+    ]
+
+
+def _of_topics(topics: TopicPages) -> list[DashboardPage]:
+    one, seen = f"{TOPICS}/{{topic}}", _Rest(needs=ANY, is_live=False)
+    rest: _Rest = {"needs": (MANAGE,), "is_live": False}
+    return [
+        DashboardPage(TOPICS, "Topics", "topics.html", topics.look, "Topics", **seen),
+        DashboardPage(one, "Topic", "topic.html", topics.look_at_one, **seen),
+        DashboardPage(f"{one}/edit", "Edit", _ASK, topics.ask_edit, act=topics.edit, keeps_form=True, **rest),
+    ]
+
+
+def _new() -> list[DashboardPage]:
+    ask, create = new_receivers.ask_subscription, new_receivers.create_subscription
+    rest: _Rest = {"needs": SUBSCRIBING, "is_live": False}
+    ask_queue, create_queue = new_receivers.ask_queue, new_receivers.create_queue
+    of_queue: _Rest = {"needs": (MANAGE,), "is_live": False}
+    return [
+        DashboardPage(f"{NEW}/subscription", "New subscription", "new.html", ask, act=create, keeps_form=True, **rest),
+        DashboardPage(
+            f"{NEW}/queue", "New queue", "new.html", ask_queue, act=create_queue, keeps_form=True, **of_queue
+        ),
     ]
 
 

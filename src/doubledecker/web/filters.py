@@ -16,13 +16,17 @@ from starlette.responses import Response
 from doubledecker import clock
 from doubledecker.errors import BadRequest
 from doubledecker.model import event as parsing
-from doubledecker.model import filter_syntax, quota, schema
+from doubledecker.model import filter_syntax, quota, schema, topic_glob
 from doubledecker.model.event import AcceptedEvent, EventLimits, Name, Offered, Tenant, TopicName
 from doubledecker.model.event_filter import EventFacts, EventFilter, why_not
 from doubledecker.model.filter_syntax import FilterWanted
+from doubledecker.model.matching import PatternSet, check_pattern
+from doubledecker.model.queue import PATTERNS_MAX
 from doubledecker.model.reserved import is_within
 from doubledecker.model.schema import Count, Shape, up_to
+from doubledecker.model.subscriber import TOPICS_MAX
 from doubledecker.model.token import ROOT_NAME, Caller
+from doubledecker.model.topic_glob import TopicOrGlob
 from doubledecker.store import journal
 from doubledecker.store.journal import JournalEntry
 from doubledecker.store.partitions import Partitions
@@ -44,9 +48,11 @@ _RecentCount = Annotated[int, schema.between(1, EVENTS_MAX, "Without `events`: h
 
 
 class FilterTestBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A filter, and events to try it on, as they would be published; without them recent ones are taken."""
+    """What a receiver would ask for, and events to try it on, as they would be published; or recent ones."""
 
-    filter: FilterWanted
+    filter: FilterWanted | None = None
+    topics: Annotated[list[TopicOrGlob], up_to(TOPICS_MAX, "As a subscription has them")] | None = None
+    patterns: Annotated[list[str], up_to(PATTERNS_MAX, "As a queue has them")] | None = None
     events: Annotated[list[Offered], up_to(EVENTS_MAX)] | None = None
     limit: _RecentCount = 20
 
@@ -82,6 +88,25 @@ class _Tried:
     message: bytes
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What a receiver would ask for; None is no bound."""
+
+    filter: EventFilter | None
+    topics: tuple[str, ...] | None
+    patterns: PatternSet | None
+
+    def why_not(self, tried: _Tried) -> str:
+        """What does not fit first; empty if all does."""
+        event = tried.event
+        key = f"{event.tenant}:{event.topic}:{event.type}"
+        if self.topics is not None and not topic_glob.cover(self.topics, event.topic):
+            return f"no topic or glob has {event.topic!r}"
+        if self.patterns is not None and not self.patterns.match(key):
+            return f"no pattern matches {key!r}"
+        return "" if self.filter is None else why_not(self.filter, EventFacts(event.kind, event.key, tried.message))
+
+
 class FilterRoutes:
     """Tries filters; one piece of work at a time, each client's in turn."""
 
@@ -95,7 +120,7 @@ class FilterRoutes:
         """Try a filter on events, or on recent ones of the journal, and say why which do not fit."""
         asked = schema.decode(_BODY, await bodies.read(request.scope, request.receive, self._body), what="a test")
         schema.check(asked)
-        event_filter = filter_syntax.parse(asked.filter)
+        wanted = await self._wanted(asked, caller)
         if asked.events is None:
             tried = await self._recent(caller, asked.limit)
         else:
@@ -103,9 +128,27 @@ class FilterRoutes:
         tested: list[TriedEvent] = []
         for first in range(0, len(tried), _PIECE):
             async with self._turns.taken(caller.id):
-                tested += [_tested(event_filter, each) for each in tried[first : first + _PIECE]]
+                tested += [_tested(wanted, each) for each in tried[first : first + _PIECE]]
         fitting = sum(each.fits for each in tested)
-        return shapes.json(FilterTested(tested, fitting, quota.filter_steps([event_filter])))
+        return shapes.json(
+            FilterTested(tested, fitting, quota.filter_steps([] if wanted.filter is None else [wanted.filter]))
+        )
+
+    async def _wanted(self, asked: FilterTestBody, caller: Caller) -> _Wanted:
+        if asked.filter is None and asked.topics is None and asked.patterns is None:
+            raise BadRequest("there is no filter; give a filter, topics or patterns")
+        for name in asked.topics or ():
+            topic_glob.check(name)
+        if asked.patterns is not None and not 1 <= len(asked.patterns) <= PATTERNS_MAX:
+            raise BadRequest(f"{len(asked.patterns)} patterns; a queue has from 1 to {PATTERNS_MAX}")
+        for pattern in asked.patterns or ():
+            async with self._turns.taken(caller.id):
+                check_pattern(pattern)
+        return _Wanted(
+            None if asked.filter is None else filter_syntax.parse(asked.filter),
+            None if asked.topics is None else tuple(asked.topics),
+            None if asked.patterns is None else PatternSet(asked.patterns),
+        )
 
     async def _given(self, caller: Caller, offered: Sequence[Offered]) -> list[_Tried]:
         if len(offered) > EVENTS_MAX:
@@ -156,7 +199,7 @@ def _readable(entry: JournalEntry, caller: Caller) -> Iterator[bytes]:
             yield line
 
 
-def _tested(event_filter: EventFilter, tried: _Tried) -> TriedEvent:
+def _tested(wanted: _Wanted, tried: _Tried) -> TriedEvent:
     event = tried.event
-    why = why_not(event_filter, EventFacts(event.kind, event.key, tried.message))
+    why = wanted.why_not(tried)
     return TriedEvent(event.id, event.topic, event.type, event.tenant, not why, why)
