@@ -13,6 +13,8 @@ from doubledecker.store.embedded import EmbeddedServer
 from feed import Feed, a_feed
 from lakes import PlainLake, a_plain_lake
 
+pytestmark = pytest.mark.slow
+
 
 async def trim(feed: Feed) -> None:
     """As a worker does once a second."""

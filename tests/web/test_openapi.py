@@ -42,6 +42,11 @@ FOR_ROOT = {"/api_tokens", "/api_tokens/{name}", "/erasures", "/topics/{name}/gi
 
 # Who (- is nobody), method, documented path, what is put for its {name}, body, headers, and the status; asked in order.
 REQUESTS = [
+    # A name with a slash is another path.
+    ("root", "PUT", "/subscriptions/{name}", "a%2Fb", None, {}, 404),
+    ("root", "PUT", "/queues/{name}", "a%2Fb", None, {}, 404),
+    ("root", "POST", "/topics/{name}", "a%2Fb", None, {}, 404),
+    ("root", "DELETE", "/api_tokens/{name}", "a%2Fb", None, {}, 404),
     ("root", "GET", "/api_tokens", "", None, {}, 200),
     ("root", "POST", "/api_tokens", "", {"name": "new"}, {}, 201),
     ("root", "POST", "/api_tokens", "", {"name": "new", "token": "chosen"}, {}, 201),

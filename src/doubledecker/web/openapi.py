@@ -139,6 +139,8 @@ def _problems(route: ApiRoute) -> dict[int, Reply]:
         *route.problems,
         *(_WITH_BODY if route.takes else ()),
         *(() if route.is_public else (401, 403)),
+        # A name with a slash is another path.
+        *((404,) if "{" in route.at else ()),
     }
     content = {"application/problem+json": Problem}
     return {status: Reply(content, _PROBLEMS[status], _HEADERS.get(status, {})) for status in statuses}
