@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 import pyspark
 
-from doubledecker.pipeline import session
+from doubledecker.pipeline import java
 from doubledecker.store import die_with_parent
 from doubledecker.store.embedded import free_port
 
@@ -67,7 +67,7 @@ def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DOUBLEDECKER_", "PYTHON"))}
     return {
         **kept,
-        "JAVA_HOME": str(session.find_home(os.environ)),
+        "JAVA_HOME": str(java.find_home(os.environ)),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(HOME),
     }

@@ -212,6 +212,6 @@ async def test_replays_are_told_by_what_they_were_asked_for_and_how_far_they_cam
         a_replay("spark-sql", where="abs(timestamp) = 8"),
         a_replay("counted-only", dry_run=True),
     ]
-    found: Found = await event_history._replays([row], kept)
+    found: Found = await event_history.replays([row], kept)
 
     assert [(each["id"], each["sent"]) for each in found] == [("all", True), ("fits", True), ("spark-sql", None)]
