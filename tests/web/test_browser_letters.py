@@ -82,7 +82,8 @@ async def test_an_event_is_found_followed_and_sent_again(one: Topology, look: st
         await page.wait_for_url("**/events?topic=mails")
         wrong = await check(watched, f"{look}_events")
         await page.get_by_role("searchbox", name="Event id").fill("sho")
-        await page.keyboard.press("Enter")
+        async with page.expect_navigation():
+            await page.keyboard.press("Enter")
         wrong |= await check(watched, f"{look}_search")
         await page.get_by_role("searchbox", name="Event id").fill(id_)
         await page.keyboard.press("Enter")
